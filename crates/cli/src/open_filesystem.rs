@@ -6,7 +6,8 @@
 use crate::error::{CliError, os_message};
 use crate::report;
 use crate::streams;
-use butterfs_control::{Ask, AskStream, InodeRef, Refusal, Report};
+use butterfs_control::question::SendSubvolumes;
+use butterfs_control::{Ask, AskStream, InodeRef, Refusal, Report, SendStatus, SendSummary};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use butterfs_fs::{Env, Filesystem, InodeId, Options, Subvolume, TreeId};
 use butterfs_fuse::client;
@@ -15,11 +16,15 @@ use butterfs_fuse::control::descriptors::is_pipe;
 use butterfs_fuse::subvolumes::{Inodes, Peer, Stage, perform};
 use rustix::fs::{Mode, OFlags, Stat, fstat};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
+
+/// Blocks of trees that are cached where nothing changes: such commands go through trees once, in order.
+const LOOK_CACHE_BYTES: usize = 64 << 20;
 
 /// Whether a command only looks at an image or changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,12 +214,14 @@ fn open_paused(images: &[PathBuf], intent: Intent) -> Result<Filesystem, CliErro
     let devices = images.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     // To look is not to change: a log is replayed by whoever writes, or mounts.
     // A balance that somebody left goes on when it is mounted, or when that is asked for.
+    let usual = Options::default();
     let options = Options {
         read_only,
         no_log_replay: read_only,
         skip_balance: true,
         subvolume: Subvolume::Id(TreeId::FS),
-        ..Options::default()
+        node_cache_bytes: if read_only { LOOK_CACHE_BYTES } else { usual.node_cache_bytes },
+        ..usual
     };
     let filesystem = Filesystem::open(devices, options, Env::system())
         .map_err(|error| CliError::failed(format!("{}: {error}", images[0].display())))?;
@@ -338,6 +345,46 @@ impl OpenFilesystem {
                 }
             }
         }
+    }
+
+    /// Sends subvolumes in a thread of its own while `take` reads the stream. Returns both outcomes.
+    pub fn send_to<T>(
+        &mut self,
+        asking: Asking<SendSubvolumes>,
+        take: impl FnOnce(&mut dyn Read) -> T,
+        report: &mut (dyn FnMut(SendStatus) + Send),
+    ) -> Result<(T, Result<Result<SendSummary, Refusal>, CliError>), CliError> {
+        fn both<T, S>(
+            mut stream: impl Read,
+            take: impl FnOnce(&mut dyn Read) -> T,
+            sent: ScopedJoinHandle<'_, S>,
+        ) -> (T, S) {
+            let taken = take(&mut stream);
+            // A send whose reader is gone ends.
+            drop(stream);
+            (taken, sent.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        }
+        if let OpenFilesystem::Image(filesystem) = self {
+            let (exit, entrance) = streams::passage::passage();
+            return Ok(std::thread::scope(|scope| {
+                let sending = scope.spawn(move || {
+                    let mut tell = |news: Report| {
+                        // One of another type is no news.
+                        let _ = SendStatus::try_from(news).map(&mut *report);
+                        true
+                    };
+                    let peer = own_peer();
+                    Ok(streams::send_here(&image_stage(filesystem, &peer), &asking.question, entrance, &mut tell))
+                });
+                both(exit, take, sending)
+            }));
+        }
+        let cannot = |error: io::Error| CliError::failed(format!("cannot make a pipe: {}", os_message(&error)));
+        let (reader, writer) = io::pipe().map_err(cannot)?;
+        Ok(std::thread::scope(|scope| {
+            let sending = scope.spawn(move || self.ask_stream(asking, writer.into(), &mut |status| report(status)));
+            both(reader, take, sending)
+        }))
     }
 
     /// Whether a stream can go through this descriptor. The serving process takes nothing but pipes: it may wait for

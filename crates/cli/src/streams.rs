@@ -1,6 +1,7 @@
 //! Sending and receiving as questions, asked of the process that serves a mount as of an image that this process opens.
 
 mod outlet;
+pub mod passage;
 pub mod receiving;
 
 use butterfs_control::question::{SendSubvolumes, SentContents, SentStreams};
@@ -12,6 +13,7 @@ use butterfs_fuse::subvolumes::{self, Access, Refused, Stage};
 use butterfs_send::generate::{self, Job, Options, Progress};
 use butterfs_send::wire::Version;
 use outlet::Outlet;
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,8 +58,11 @@ pub fn carry(
     Access { filesystem: stage.filesystem, peer: stage.peer }.must_be_privileged()?;
     match question {
         StreamQuestion::SendSubvolumes(question) => {
-            let sent = send(stage.filesystem, &job_of(stage, question)?, descriptor, tell)?;
-            Ok(sent.into())
+            // Only pipes can be made larger, and only up to the user's limit.
+            let _ = rustix::pipe::fcntl_setpipe_size(&descriptor, PIPE_BYTES);
+            let is_wanted = AtomicBool::new(true);
+            let mut outlet = Outlet::new(descriptor, &is_wanted);
+            Ok(send(stage.filesystem, &job_of(stage, question)?, &mut outlet, &is_wanted, tell)?.into())
         }
         StreamQuestion::ReceiveSubvolumes(question) => {
             Ok(receiving::receive(stage, question, descriptor, tell)?.into())
@@ -65,11 +70,24 @@ pub fn carry(
     }
 }
 
-fn send(filesystem: &Filesystem, job: &Job, descriptor: OwnedFd, tell: Tell<'_>) -> Result<SendSummary, Refusal> {
-    // Only pipes can be made larger, and only up to the user's limit.
-    let _ = rustix::pipe::fcntl_setpipe_size(&descriptor, PIPE_BYTES);
-    let is_wanted = AtomicBool::new(true);
-    let mut outlet = Outlet::new(descriptor, &is_wanted);
+/// Sends to another thread of this process.
+pub fn send_here(
+    stage: &Stage<'_>,
+    question: &SendSubvolumes,
+    mut sink: passage::Entrance,
+    tell: Tell<'_>,
+) -> Result<SendSummary, Refusal> {
+    Access { filesystem: stage.filesystem, peer: stage.peer }.must_be_privileged()?;
+    send(stage.filesystem, &job_of(stage, question)?, &mut sink, &AtomicBool::new(true), tell)
+}
+
+fn send(
+    filesystem: &Filesystem,
+    job: &Job,
+    sink: &mut (dyn Write + Send),
+    is_wanted: &AtomicBool,
+    tell: Tell<'_>,
+) -> Result<SendSummary, Refusal> {
     let tell = std::cell::RefCell::new(tell);
     let mut told = Instant::now();
     let mut watch = |progress: &Progress| {
@@ -86,7 +104,7 @@ fn send(filesystem: &Filesystem, job: &Job, descriptor: OwnedFd, tell: Tell<'_>)
         // Whoever does not listen any more is noticed when the progress is told.
         let _ = (*tell.borrow_mut())(SendStatus::Begun(number as u32).into());
     };
-    let done = generate::run(filesystem, job, &mut outlet, &mut watch, &mut begun);
+    let done = generate::run(filesystem, job, sink, &mut watch, &mut begun);
     match done {
         Ok(Progress { bytes, commands, .. }) => Ok(SendSummary { bytes, commands }),
         Err(generate::Error::Filesystem(error)) => Err(Refused::from(error).into()),

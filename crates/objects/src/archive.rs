@@ -2,19 +2,19 @@
 
 use crate::manifest::damaged;
 use crate::node::Node;
-
 use crate::piece::{self, PieceRef};
 use crate::repository::Repository;
 use crate::segment;
 use crate::tree::Nodes;
 use butterfs_store::{Error, Result, Store, each};
+use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex};
 
 /// Bytes of decoded nodes that are kept.
 const CACHE_BYTES: usize = 32 << 20;
-/// Pieces that lie close to each other come with one request of at most so many bytes.
-const REQUEST_BYTES: u64 = 4 << 20;
+/// Pieces that lie close to each other come with one request of at most so many bytes: 4 MiB of content, and a little.
+const REQUEST_BYTES: u64 = (4 << 20) + GAP_BYTES;
 /// So many bytes between two pieces cost less than another request.
 const GAP_BYTES: u64 = 64 << 10;
 /// Requests that are made at once.
@@ -57,15 +57,14 @@ impl Archive {
     }
 
     /// The raw bytes of a piece.
-    pub fn piece(&self, at: &PieceRef) -> Result<Vec<u8>> {
-        let range = u64::from(at.offset)..u64::from(at.offset) + u64::from(at.stored);
-        let stored = self.store().get_range(&segment::key(&at.segment), range)?;
-        piece::load(&stored, at, self.repository.keys()).map_err(|rule| self.error(at, rule))
+    pub fn piece(&self, at: &PieceRef) -> Result<Bytes> {
+        let mut found = self.run(std::slice::from_ref(at))?;
+        Ok(found.pop().expect("one piece was asked for").1)
     }
 
     /// The raw bytes of pieces, each once. Those that lie close to each other come with one request; several requests
     /// are made at once.
-    pub fn pieces(&self, wanted: impl IntoIterator<Item = PieceRef>) -> Result<FxHashMap<PieceRef, Vec<u8>>> {
+    pub fn pieces(&self, wanted: impl IntoIterator<Item = PieceRef>) -> Result<FxHashMap<PieceRef, Bytes>> {
         let mut wanted: Vec<PieceRef> = wanted.into_iter().collect();
         wanted.sort_unstable_by_key(|at| (at.segment, at.offset));
         wanted.dedup();
@@ -75,15 +74,16 @@ impl Archive {
     }
 
     /// Pieces of one segment in the order of their offsets, with one request.
-    fn run(&self, run: &[PieceRef]) -> Result<Vec<(PieceRef, Vec<u8>)>> {
+    fn run(&self, run: &[PieceRef]) -> Result<Vec<(PieceRef, Bytes)>> {
         let (Some(first), Some(end)) = (run.first(), run.iter().map(end_of).max()) else { return Ok(Vec::new()) };
-        let stored = self.store().get_range(&segment::key(&first.segment), first.offset.into()..end)?;
-        let load = |at: &PieceRef| {
+        let bytes = self.store().get_range(&segment::key(&first.segment), first.offset.into()..end)?;
+        let stored = run.iter().map(|at| {
             let from = (at.offset - first.offset) as usize;
-            let raw = piece::load(&stored[from..from + at.stored as usize], at, self.repository.keys());
-            Ok((*at, raw.map_err(|rule| self.error(at, rule))?))
-        };
-        run.iter().map(load).collect()
+            (bytes.slice(from..from + at.stored as usize), at)
+        });
+        let raw = piece::load(stored, self.repository.keys());
+        let raw = raw.map_err(|(number, rule)| self.error(&run[number], rule))?;
+        Ok(run.iter().copied().zip(raw).collect())
     }
 
     fn error(&self, at: &PieceRef, rule: &str) -> Error {
@@ -129,21 +129,28 @@ fn resolve(node: &mut Node, at: &PieceRef) -> Option<()> {
 }
 
 impl Archive {
-    fn cached(&self, at: &PieceRef) -> Option<Arc<Node>> {
+    /// A node that is in the cache.
+    pub(crate) fn cached(&self, at: &PieceRef) -> Option<Arc<Node>> {
         self.cache.lock().expect(LOCK).nodes.get(at).cloned()
     }
 
     fn keep(&self, at: &PieceRef, raw: &[u8]) -> Result<Arc<Node>> {
         let node = Node::decode(raw).and_then(|mut node| resolve(&mut node, at).map(|()| node));
-        let node = Arc::new(node.ok_or_else(|| self.error(at, "the piece is no node"))?);
+        let node = node.ok_or_else(|| self.error(at, "the piece is no node"))?;
+        Ok(self.cache(at, node, raw.len()))
+    }
+
+    /// Keeps a node of so many raw bytes, until there are too many.
+    pub(crate) fn cache(&self, at: &PieceRef, node: Node, raw: usize) -> Arc<Node> {
+        let node = Arc::new(node);
         let mut cache = self.cache.lock().expect(LOCK);
         // Keys are cut in the raw bytes, so that a node takes more in memory.
-        cache.bytes += raw.len() * 4;
+        cache.bytes += raw * 4;
         if cache.bytes > CACHE_BYTES {
-            *cache = Cache { bytes: raw.len() * 4, ..Cache::default() };
+            *cache = Cache { bytes: raw * 4, ..Cache::default() };
         }
         cache.nodes.insert(*at, node.clone());
-        Ok(node)
+        node
     }
 }
 

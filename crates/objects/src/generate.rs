@@ -4,8 +4,8 @@
 //! that content is shared with. Content that an earlier one of these has at the same place is cloned from there.
 //!
 //! # Invariants
-//! 1. Three threads, two batches between them: the index is read, content is fetched, the stream is written. Memory is
-//!    bounded by three batches.
+//! 1. One thread reads the index, some fetch content, one writes the stream. Memory is bounded: [`AHEAD`] batches and
+//!    two.
 //! 2. Directories come before their entries; their owners, modes, attributes and times after them.
 
 use crate::archive::Archive;
@@ -16,18 +16,26 @@ use crate::repository::Repository;
 use crate::view::View;
 use butterfs_send::wire::{self, Command, Uuid, Version};
 use butterfs_store::{Error, Kind, Result};
+use bytes::Bytes;
 use rustc_hash::FxHashMap;
-use std::io::Write;
+use std::io::{IoSlice, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 
 /// Bytes of content, or of commands, in a batch.
-const BATCH_BYTES: usize = 16 << 20;
+const BATCH_BYTES: usize = 4 << 20;
 /// Commands of a batch.
-const BATCH_STEPS: usize = 16384;
+const BATCH_STEPS: usize = 8192;
+/// Batches that are fetched at once.
+const FETCHERS: usize = 4;
+/// Batches that wait until they are written.
+const AHEAD: usize = 6;
 /// Names of a directory that are read at once.
 const NAMES: usize = 1024;
 /// Content of one write.
 const WRITE_BYTES: [usize; 2] = [48 << 10, 128 << 10];
+/// Content of so many bytes is written from where it is.
+const NOT_COPIED: usize = 16 << 10;
 const SECTOR: u64 = 4096;
 
 /// The progress of a stream.
@@ -43,7 +51,7 @@ enum Step {
     /// A whole command.
     Command(Vec<u8>),
     /// Content of a file: path, offset, where it is.
-    Write(std::sync::Arc<[u8]>, u64, (u32, u32, PieceRef)),
+    Write(Arc<[u8]>, u64, (u32, u32, PieceRef)),
 }
 
 #[derive(Default)]
@@ -63,13 +71,18 @@ pub fn stream(
 ) -> Result<Written> {
     let archive = &Archive::sequential(repository);
     let version = manifest.stream_version();
-    let (batches, fetched) = sync_channel::<Batch>(0);
-    let (full, ready) = sync_channel::<Result<Fetched>>(0);
+    // A batch goes to the fetchers; the place where its content will arrive goes to the writer, in order.
+    let (batches, waiting) = sync_channel::<Fetch>(0);
+    let (places, ready) = sync_channel::<Receiver<Fetched>>(AHEAD);
+    let waiting = Arc::new(Mutex::new(waiting));
     std::thread::scope(|scope| {
-        let fetcher = scope.spawn(move || fetch(archive, &fetched, &full));
+        let start = |waiting: Arc<Mutex<Receiver<Fetch>>>| scope.spawn(move || fetch(archive, &waiting));
+        let fetchers = std::iter::repeat_n(waiting, FETCHERS).map(start).collect::<Vec<_>>();
         let writer = scope.spawn(move || write(ready, version, out, progress));
-        let walked = Walk::new(archive, manifest, base, batches).and_then(Walk::run);
-        fetcher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let walked = Walk::new(archive, manifest, base, Ahead { batches, places }).and_then(Walk::run);
+        for fetcher in fetchers {
+            fetcher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
         let written = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         // When the writer fails, the walk fails too: its channel is closed.
         match (walked, written) {
@@ -80,24 +93,33 @@ pub fn stream(
     })
 }
 
-type Fetched = (Batch, FxHashMap<PieceRef, Vec<u8>>);
+/// A batch with the pieces that its content is in, or why they cannot be had.
+type Fetched = Result<(Batch, FxHashMap<PieceRef, Bytes>)>;
+/// A batch, and the place where it is wanted.
+type Fetch = (Batch, SyncSender<Fetched>);
 
-fn fetch(archive: &Archive, batches: &Receiver<Batch>, full: &SyncSender<Result<Fetched>>) {
-    while let Ok(batch) = batches.recv() {
+/// The ways to the fetchers and to the writer.
+struct Ahead {
+    batches: SyncSender<Fetch>,
+    places: SyncSender<Receiver<Fetched>>,
+}
+
+fn fetch(archive: &Archive, batches: &Mutex<Receiver<Fetch>>) {
+    loop {
+        let next = batches.lock().expect("no thread panics with the lock").recv();
+        let Ok((batch, place)) = next else { return };
         let pieces = batch.steps.iter().filter_map(|step| match step {
             Step::Write(_, _, (.., at)) => Some(*at),
             Step::Command(_) => None,
         });
         let found = archive.pieces(pieces);
-        let failed = found.is_err();
-        if full.send(found.map(|found| (batch, found))).is_err() || failed {
-            return;
-        }
+        // A writer that has failed waits for nothing.
+        let _ = place.send(found.map(|found| (batch, found)));
     }
 }
 
 fn write(
-    ready: Receiver<Result<Fetched>>,
+    ready: Receiver<Receiver<Fetched>>,
     version: Version,
     out: &mut (dyn Write + Send),
     progress: &mut (dyn FnMut(Written) + Send),
@@ -106,7 +128,8 @@ fn write(
     let mut written = Written::default();
     let mut buffer = Vec::new();
     wire::encode_header(version, &mut buffer);
-    for fetched in ready {
+    // A fetcher that panics leaves the place empty; its panic goes on when it is joined.
+    for fetched in ready.iter().map_while(|place| place.recv().ok()) {
         let (batch, pieces) = fetched?;
         for step in batch.steps {
             match step {
@@ -116,7 +139,15 @@ fn write(
                     let most = WRITE_BYTES[usize::from(version != Version::V1)];
                     for (number, data) in content.chunks(most).enumerate() {
                         let offset = offset + (number * most) as u64;
-                        encode(&Command::Write { path: &path, offset, data }, version, &mut buffer)?;
+                        let encoded = wire::encode_write_head(&path, offset, data, version, &mut buffer);
+                        encoded.map_err(unencodable)?;
+                        if data.len() < NOT_COPIED {
+                            buffer.extend_from_slice(data);
+                            continue;
+                        }
+                        written.bytes += (buffer.len() + data.len()) as u64;
+                        write_both(out, &buffer, data).map_err(failed)?;
+                        buffer.clear();
                     }
                 }
             }
@@ -135,9 +166,26 @@ fn write(
     Ok(written)
 }
 
+/// Writes two runs of bytes, one behind the other.
+fn write_both(out: &mut dyn Write, first: &[u8], second: &[u8]) -> std::io::Result<()> {
+    let mut both = &mut [IoSlice::new(first), IoSlice::new(second)][..];
+    while !both.is_empty() {
+        match out.write_vectored(both) {
+            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+            Ok(len) => IoSlice::advance_slices(&mut both, len),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 fn encode(command: &Command<'_>, version: Version, out: &mut Vec<u8>) -> Result<()> {
-    wire::encode(command, version, out)
-        .map_err(|error| Error::new(Kind::Invalid, format!("the snapshot fits into no stream: {error}")))
+    wire::encode(command, version, out).map_err(unencodable)
+}
+
+fn unencodable(error: wire::Unencodable) -> Error {
+    Error::new(Kind::Invalid, format!("the snapshot fits into no stream: {error}"))
 }
 
 /// A snapshot that the receiver has.
@@ -153,7 +201,7 @@ struct Walk<'a> {
     version: Version,
     manifest: &'a Manifest,
     batch: Batch,
-    batches: SyncSender<Batch>,
+    ahead: Ahead,
     /// There are names of inodes that have others, which they are made by.
     has_links: bool,
 }
@@ -169,12 +217,7 @@ struct Open {
 }
 
 impl<'a> Walk<'a> {
-    fn new(
-        archive: &'a Archive,
-        manifest: &'a Manifest,
-        base: Option<&Manifest>,
-        batches: SyncSender<Batch>,
-    ) -> Result<Walk<'a>> {
+    fn new(archive: &'a Archive, manifest: &'a Manifest, base: Option<&Manifest>, ahead: Ahead) -> Result<Walk<'a>> {
         let of_base = |base: &Manifest| {
             let uuid = base.uuid_bytes(archive.repository())?;
             Ok(Base { view: View::new(archive, base)?, uuid, transid: base.transid })
@@ -185,7 +228,7 @@ impl<'a> Walk<'a> {
             version: manifest.stream_version(),
             manifest,
             batch: Batch::default(),
-            batches,
+            ahead,
             has_links: false,
         })
     }
@@ -216,8 +259,10 @@ impl<'a> Walk<'a> {
     }
 
     fn hand_over(&mut self) -> Result<()> {
-        let gone = |_| Error::new(Kind::Broken, "the stream was cut off");
-        self.batches.send(std::mem::take(&mut self.batch)).map_err(gone)
+        let gone = || Error::new(Kind::Broken, "the stream was cut off");
+        let (place, fetched) = sync_channel(1);
+        self.ahead.places.send(fetched).map_err(|_| gone())?;
+        self.ahead.batches.send((std::mem::take(&mut self.batch), place)).map_err(|_| gone())
     }
 
     /// Makes everything but links, or only links.
@@ -350,7 +395,7 @@ impl<'a> Walk<'a> {
     fn content(&mut self, path: &[u8], ino: u64, inode: &Inode) -> Result<()> {
         let source = self.source(ino)?;
         let view = self.view;
-        let shared: std::sync::Arc<[u8]> = path.into();
+        let shared: Arc<[u8]> = path.into();
         let (mut end, mut clone): (u64, Option<(u64, u64)>) = (0, None);
         view.extents(ino, 0, u64::MAX, |offset, extent| {
             self.batch.content += extent.len;
@@ -437,8 +482,9 @@ mod tests {
     use crate::digest::Digest;
     use crate::items::{ENTRY, INODE, NAME, entry_value, key, name_rest};
     use crate::node::Node;
+    use crate::piece::Encoder;
     use crate::repository::Access;
-    use crate::{piece, segment};
+    use crate::segment;
     use butterfs_store::Store;
 
     /// The stream of a snapshot whose index has these entries, in a store whose digests are all right.
@@ -447,7 +493,7 @@ mod tests {
         entries.sort();
         let node = Node { level: 0, entries }.encode();
         let mut bytes = segment::MAGIC.to_vec();
-        let (offset, stored) = (bytes.len() as u32, piece::store(&node, 0, None, &mut bytes));
+        let (offset, stored) = (bytes.len() as u32, Encoder::new(0).append(&node, None, &mut bytes));
         let name = Digest::of(&bytes);
         repository.store().create(&segment::key(&name), bytes)?;
         let root = PieceRef { segment: name, offset, stored, raw: node.len() as u32, digest: Digest::of(&node) };

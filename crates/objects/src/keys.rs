@@ -36,9 +36,9 @@ impl Keys {
         }
     }
 
-    /// The digest of plain bytes.
-    pub fn digest(&self, bytes: &[u8]) -> Digest {
-        Digest::keyed(&self.digest, bytes)
+    /// The key of digests of plain bytes.
+    pub fn of_digests(&self) -> &[u8; 32] {
+        &self.digest
     }
 
     /// The part of a key that stands for these bytes.

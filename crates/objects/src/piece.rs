@@ -9,7 +9,9 @@
 
 use crate::digest::Digest;
 use crate::keys::{Keys, SEAL_BYTES};
+use bytes::Bytes;
 use std::io::Read;
+use zstd::bulk::Compressor;
 
 /// The most raw bytes of a piece.
 pub const MAX_PIECE: usize = 1 << 20;
@@ -62,54 +64,137 @@ impl PieceRef {
     }
 }
 
+/// The digests of the raw bytes of pieces.
+pub fn digests<'b>(raw: impl IntoIterator<Item = &'b [u8]>, keys: Option<&Keys>) -> Vec<Digest> {
+    Digest::of_each(keys.map(Keys::of_digests), raw)
+}
+
 /// The digest of the raw bytes of a piece.
 pub fn digest(raw: &[u8], keys: Option<&Keys>) -> Digest {
-    keys.map_or_else(|| Digest::of(raw), |keys| keys.digest(raw))
+    keys.map_or_else(|| Digest::of(raw), |keys| Digest::keyed(keys.of_digests(), raw))
 }
 
-/// Appends a piece as it is stored: compressed where that is shorter. Returns how many bytes that are.
-pub fn store(raw: &[u8], level: i32, keys: Option<&Keys>, out: &mut Vec<u8>) -> u32 {
-    let begin = out.len();
-    let compressed = if level == 0 { None } else { zstd::bulk::compress(raw, level).ok() };
-    let (codec, bytes) = match &compressed {
-        Some(compressed) if compressed.len() < raw.len() => (1, &compressed[..]),
-        _ => (0, raw),
-    };
-    match keys {
-        None => {
-            out.push(codec);
-            out.extend_from_slice(bytes);
-        }
-        Some(keys) => {
-            out.push(codec + 2);
-            keys.seal(bytes, out);
+/// Bytes that a stored piece has at most besides its raw ones.
+pub fn most_added(keys: Option<&Keys>) -> usize {
+    1 + if keys.is_some() { SEAL_BYTES } else { 0 }
+}
+
+/// Places in a piece from which a sample is taken, and the bytes from each.
+const SAMPLES: usize = 8;
+const SAMPLE_BYTES: usize = 1 << 10;
+
+/// Makes stored pieces, with memory that is used again.
+pub struct Encoder {
+    /// For the pieces, and for samples; `None` does not compress.
+    compressors: Option<(Compressor<'static>, Compressor<'static>)>,
+    sample: Vec<u8>,
+    compressed: Vec<u8>,
+    stored: Vec<u8>,
+}
+
+impl Encoder {
+    /// An encoder of this zstd level; 0 does not compress.
+    pub fn new(level: i32) -> Encoder {
+        let compressors = || Some((Compressor::new(level).ok()?, Compressor::new(1).ok()?));
+        Encoder {
+            compressors: if level == 0 { None } else { compressors() },
+            sample: Vec::new(),
+            compressed: Vec::new(),
+            stored: Vec::new(),
         }
     }
-    (out.len() - begin) as u32
+
+    /// A piece as it is stored: compressed where that is shorter. `None` for codec 0 and the raw bytes.
+    pub fn encode(&mut self, raw: &[u8], keys: Option<&Keys>) -> Option<&[u8]> {
+        let is_shorter = self.compress(raw).is_some();
+        let bytes = if is_shorter { &self.compressed[..] } else { raw };
+        self.stored.clear();
+        match keys {
+            None if !is_shorter => return None,
+            None => {
+                self.stored.push(1);
+                self.stored.extend_from_slice(bytes);
+            }
+            Some(keys) => {
+                self.stored.push(2 + u8::from(is_shorter));
+                keys.seal(bytes, &mut self.stored);
+            }
+        }
+        Some(&self.stored)
+    }
+
+    /// Appends a piece as it is stored. Returns how many bytes that are.
+    pub fn append(&mut self, raw: &[u8], keys: Option<&Keys>, out: &mut Vec<u8>) -> u32 {
+        let begin = out.len();
+        match self.encode(raw, keys) {
+            Some(stored) => out.extend_from_slice(stored),
+            None => {
+                out.push(0);
+                out.extend_from_slice(raw);
+            }
+        }
+        (out.len() - begin) as u32
+    }
+
+    /// Compresses, if that makes the bytes fewer. Long pieces only where a sample shrinks.
+    fn compress(&mut self, raw: &[u8]) -> Option<()> {
+        let (compressor, fast) = self.compressors.as_mut()?;
+        if raw.len() >= 4 * SAMPLES * SAMPLE_BYTES {
+            self.sample.clear();
+            raw.chunks(raw.len() / SAMPLES).for_each(|part| {
+                self.sample.extend_from_slice(&part[..part.len().min(SAMPLE_BYTES)]);
+            });
+            shorter(fast, &self.sample, &mut self.compressed)?;
+        }
+        shorter(compressor, raw, &mut self.compressed)
+    }
 }
 
-/// The raw bytes of a stored piece; the rule that it breaks, if any. Memory is bounded by [`MAX_PIECE`].
-pub fn load(stored: &[u8], expected: &PieceRef, keys: Option<&Keys>) -> Result<Vec<u8>, &'static str> {
-    let (codec, bytes) = stored.split_first().ok_or("the piece is empty")?;
-    let opened;
+/// Compresses, if the outcome is shorter.
+fn shorter(compressor: &mut Compressor<'_>, bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    out.clear();
+    out.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
+    let len = compressor.compress_to_buffer(bytes, out).ok()?;
+    (len < bytes.len()).then_some(())
+}
+
+/// The raw bytes of stored pieces, in their order; for one that breaks a rule, its number and the rule. Memory is
+/// bounded by [`MAX_PIECE`] for each; the bytes of a piece that is neither compressed nor sealed are not copied.
+pub fn load<'p>(
+    pieces: impl IntoIterator<Item = (Bytes, &'p PieceRef)> + Clone,
+    keys: Option<&Keys>,
+) -> Result<Vec<Bytes>, (usize, &'static str)> {
+    let decode =
+        |(number, (stored, at)): (usize, (Bytes, &PieceRef))| decode(stored, at, keys).map_err(|rule| (number, rule));
+    let raw: Vec<Bytes> = pieces.clone().into_iter().enumerate().map(decode).collect::<Result<_, _>>()?;
+    let digests = digests(raw.iter().map(|raw| &raw[..]), keys);
+    let expected = pieces.into_iter().map(|(_, at)| at.digest);
+    match digests.into_iter().zip(expected).position(|(digest, expected)| digest != expected) {
+        Some(number) => Err((number, "the digest of the piece is not the one that it was stored with")),
+        None => Ok(raw),
+    }
+}
+
+/// The raw bytes of a stored piece, which have the expected length.
+fn decode(stored: Bytes, expected: &PieceRef, keys: Option<&Keys>) -> Result<Bytes, &'static str> {
+    let codec = *stored.first().ok_or("the piece is empty")?;
+    let bytes = stored.slice(1..);
     let (codec, bytes) = match (codec, keys) {
-        (0 | 1, None) => (*codec, bytes),
+        (0 | 1, None) => (codec, bytes),
         (2 | 3, Some(keys)) => {
-            opened = keys.open(bytes).ok_or("the piece was not sealed with the key of the repository")?;
-            (codec - 2, &opened[..])
+            let opened = keys.open(&bytes).ok_or("the piece was not sealed with the key of the repository")?;
+            (codec - 2, opened.into())
         }
         (2 | 3, None) => return Err("the piece is encrypted, and the repository is not"),
         (0 | 1, Some(_)) => return Err("the piece is not encrypted, and the repository is"),
         _ => return Err("the piece has an unknown codec"),
     };
-    let raw = match codec {
-        0 => bytes.to_vec(),
-        _ => decompressed(bytes, expected.raw as usize).ok_or("the piece is no zstd frame of its length")?,
-    };
-    if raw.len() != expected.raw as usize || digest(&raw, keys) != expected.digest {
-        return Err("the digest of the piece is not the one that it was stored with");
+    let len = expected.raw as usize;
+    match codec {
+        0 if bytes.len() == len => Ok(bytes),
+        0 => Err("the piece has another length than it was stored with"),
+        _ => decompressed(&bytes, len).map(Bytes::from).ok_or("the piece is no zstd frame of its length"),
     }
-    Ok(raw)
 }
 
 fn decompressed(bytes: &[u8], len: usize) -> Option<Vec<u8>> {

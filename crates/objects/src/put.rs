@@ -11,24 +11,19 @@ mod contents;
 mod publish;
 
 use crate::archive::Archive;
-use crate::digest::Digest;
 use crate::index::Index;
 use crate::items::{self, Inode};
 use crate::manifest::{self, Listing, Manifest};
-use crate::piece::PieceRef;
 use crate::repository::Repository;
 use crate::scratch::{Scratch, Spill};
-use crate::segment::{self, Sent, Uploads};
+use crate::segment::{self, Filling, Sent, Uploads};
 use crate::session::Session;
 use butterfs_fs::Errno;
 use butterfs_send::apply::{Failure, Outcome, Section, StreamTarget};
 use butterfs_send::wire::{Command, Uuid};
-use contents::Pending;
+use contents::{Known, Pending, Waiting};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
-
-/// Pieces that are known at most; those of older snapshots are forgotten first, and would be stored again.
-const KNOWN: usize = 450_000;
 
 /// How snapshots are put.
 #[derive(Clone, Debug)]
@@ -66,11 +61,12 @@ struct Open {
     parent: Option<Manifest>,
     index: Index,
     uploads: Uploads,
-    /// Raw pieces of the segment that is being filled.
-    filling: Vec<Vec<u8>>,
-    filling_bytes: usize,
+    /// The segment that is being filled.
+    filling: Filling,
+    /// The last pieces of it, which have no digest yet.
+    waiting: Vec<Waiting>,
     /// Pieces that need not be stored again.
-    known: FxHashMap<Digest, PieceRef>,
+    known: Known,
     /// References to the pieces that came with this snapshot.
     new: Spill,
     pending: Option<Pending>,
@@ -139,7 +135,7 @@ impl Put {
         }
         let existing = segment::all(repository.store()).map_err(failure)?;
         let archive = Archive::new(repository);
-        let known = contents::known(&archive, &manifests, &existing, KNOWN).map_err(failure)?;
+        let known = Known::of(&archive, &manifests, &existing).map_err(failure)?;
         let root = parent.as_ref().map(|parent| parent.root(repository)).transpose().map_err(failure)?.flatten();
         let scratch = Scratch::new(archive, &self.options.scratch).map_err(failure)?;
         let mut open = Open {
@@ -148,8 +144,8 @@ impl Put {
             transid: section.transid,
             index: Index::new(scratch, root),
             uploads: Uploads::new(repository, existing, self.options.level),
-            filling: Vec::new(),
-            filling_bytes: 0,
+            filling: Filling::new(repository.keys(), Vec::new()),
+            waiting: Vec::new(),
             known,
             new: Spill::new(&self.options.scratch).map_err(failure)?,
             pending: None,

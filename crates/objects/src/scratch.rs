@@ -97,11 +97,16 @@ fn failed(what: &str, error: &std::io::Error) -> Error {
 impl Nodes for Scratch {
     fn read(&self, at: &PieceRef) -> Result<Arc<Node>> {
         let Some(number) = Scratch::number(at) else { return self.archive.read(at) };
+        // No store has such a reference, so the same cache serves.
+        if let Some(node) = self.archive.cached(at) {
+            return Ok(node);
+        }
         let (offset, len) = *self.places.get(number).ok_or_else(|| self.damaged(at, "there is no such node"))?;
         let mut bytes = vec![0; len as usize];
         let read = self.file.read_exact_at(&mut bytes, offset);
         read.map_err(|error| failed("cannot read the local file of nodes", &error))?;
-        Node::decode(&bytes).map(Arc::new).ok_or_else(|| self.damaged(at, "the local file of nodes was changed"))
+        let node = Node::decode(&bytes).ok_or_else(|| self.damaged(at, "the local file of nodes was changed"))?;
+        Ok(self.archive.cache(at, node, bytes.len()))
     }
 
     fn damaged(&self, at: &PieceRef, rule: &str) -> Error {

@@ -6,22 +6,30 @@
 //! ```
 
 use crate::digest::Digest;
-use crate::piece;
+use crate::keys::Keys;
+use crate::piece::{self, Encoder};
 use crate::repository::Repository;
-use butterfs_store::{Result, Store};
-use std::collections::HashSet;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
+use butterfs_store::{Error, Kind, Result, Store};
+use bytes::Bytes;
+use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 /// The first bytes of every segment.
 pub const MAGIC: &[u8; 8] = b"BFSEGM1\n";
-/// A segment with so many raw bytes is complete.
+/// A segment with so many bytes is full.
 pub const SEGMENT_BYTES: usize = 8 << 20;
+/// One with so many pieces is full too.
+const SEGMENT_PIECES: usize = 1 << 16;
 /// No segment is longer: one more piece, the codecs, and the magic.
 pub const MAX_SEGMENT: u64 = 4 * SEGMENT_BYTES as u64;
 /// Threads that compress and put segments.
-const WORKERS: usize = 4;
+const WORKERS: usize = 6;
+/// Segments that are handed over and not acknowledged, at most.
+const ON_WAY: usize = 8;
+/// A processor computes so many digests at once.
+const NAMED_AT_ONCE: usize = 4;
 
 /// The key of a segment.
 pub fn key(name: &Digest) -> String {
@@ -54,10 +62,102 @@ pub struct Placed {
     pub pieces: Vec<(u32, u32)>,
 }
 
-/// A segment that waits: its number, and the raw pieces.
-struct Job {
-    number: usize,
-    pieces: Vec<Vec<u8>>,
+/// A segment that is being filled: raw pieces, each with room for what is added when it is stored.
+///
+/// In one buffer, in which the stored pieces replace the raw ones: where nothing is compressed or sealed, the raw bytes
+/// stay in their places.
+#[derive(Default)]
+pub struct Filling {
+    bytes: Vec<u8>,
+    /// Where in `bytes` the raw bytes of each piece begin and end.
+    pieces: Vec<(u32, u32)>,
+    room: usize,
+}
+
+impl Filling {
+    /// An empty one in memory that is used again.
+    pub fn new(keys: Option<&Keys>, mut bytes: Vec<u8>) -> Filling {
+        bytes.clear();
+        bytes.reserve(SEGMENT_BYTES + SEGMENT_BYTES / 32);
+        bytes.extend_from_slice(MAGIC);
+        Filling { bytes, pieces: Vec::new(), room: piece::most_added(keys) }
+    }
+
+    /// Begins a piece.
+    pub fn begin(&mut self) {
+        self.bytes.resize(self.bytes.len() + self.room, 0);
+        self.pieces.push((self.bytes.len() as u32, self.bytes.len() as u32));
+    }
+
+    /// Appends raw bytes to the last piece.
+    pub fn append(&mut self, raw: &[u8]) {
+        self.bytes.extend_from_slice(raw);
+        self.pieces.last_mut().expect("a piece was begun").1 = self.bytes.len() as u32;
+    }
+
+    /// Whether it should be handed over.
+    pub fn is_full(&self) -> bool {
+        self.bytes.len() >= SEGMENT_BYTES || self.pieces.len() >= SEGMENT_PIECES
+    }
+
+    /// How many pieces there are.
+    pub fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// The raw bytes of a piece.
+    pub fn piece(&self, number: usize) -> &[u8] {
+        &self.bytes[range(self.pieces[number])]
+    }
+
+    /// Takes out pieces from the one with this number on; `keep` says which ones stay, counted from that one.
+    pub fn retain_from(&mut self, first: usize, keep: impl Fn(usize) -> bool) {
+        let mut end = first.checked_sub(1).map_or(MAGIC.len(), |before| self.pieces[before].1 as usize);
+        let mut kept = first;
+        for number in (first..self.pieces.len()).filter(|number| keep(number - first)) {
+            let raw = range(self.pieces[number]);
+            let begin = end + self.room;
+            end = begin + raw.len();
+            self.pieces[kept] = (begin as u32, end as u32);
+            kept += 1;
+            if begin != raw.start {
+                self.bytes.copy_within(raw, begin);
+            }
+        }
+        self.pieces.truncate(kept);
+        self.bytes.truncate(end);
+    }
+
+    /// The bytes of the segment, with offset and stored length of each piece.
+    fn assemble(self, encoder: &mut Encoder, keys: Option<&Keys>) -> (Vec<u8>, Vec<(u32, u32)>) {
+        let Filling { mut bytes, pieces, .. } = self;
+        let mut places = Vec::with_capacity(pieces.len());
+        let mut end = MAGIC.len();
+        for raw in pieces.into_iter().map(range) {
+            // What is stored has at most `room` bytes more than the raw bytes, so it ends before the next ones begin.
+            let stored = match encoder.encode(&bytes[raw.clone()], keys) {
+                Some(stored) => {
+                    bytes[end..end + stored.len()].copy_from_slice(stored);
+                    stored.len()
+                }
+                None => {
+                    bytes[end] = 0;
+                    if end + 1 != raw.start {
+                        bytes.copy_within(raw.clone(), end + 1);
+                    }
+                    raw.len() + 1
+                }
+            };
+            places.push((end as u32, stored as u32));
+            end += stored;
+        }
+        bytes.truncate(end);
+        (bytes, places)
+    }
+}
+
+fn range((begin, end): (u32, u32)) -> Range<usize> {
+    begin as usize..end as usize
 }
 
 /// Counts of segments and bytes.
@@ -71,48 +171,90 @@ pub struct Sent {
     pub found: u64,
 }
 
-#[derive(Default)]
-struct Shared {
-    placed: Mutex<(Vec<Option<Placed>>, Sent)>,
-    failed: Mutex<Option<butterfs_store::Error>>,
+impl Sent {
+    /// Counts more.
+    pub fn add(&mut self, more: Sent) {
+        self.segments += more.segments;
+        self.bytes += more.bytes;
+        self.found += more.found;
+    }
 }
 
-/// Compresses segments and puts them, several at a time, with bounded memory: a segment for each worker and one for
-/// each that waits.
+/// A segment on its way: the number of it, its bytes, and the place of each piece.
+struct Assembled {
+    number: usize,
+    bytes: Vec<u8>,
+    pieces: Vec<(u32, u32)>,
+}
+
+/// Segments on their way, and where the others are.
+#[derive(Default)]
+struct State {
+    full: VecDeque<(usize, Filling)>,
+    /// Threads that make segments of full ones.
+    assembling: usize,
+    nameless: Vec<Assembled>,
+    named: Vec<(Digest, Assembled)>,
+    /// Segments that are not acknowledged yet.
+    on_way: usize,
+    /// Memory of segments that were acknowledged: memory that is new costs the kernel more than filling it.
+    spare: Vec<Vec<u8>>,
+    /// No further segment will come.
+    is_complete: bool,
+    placed: Vec<Option<Placed>>,
+    sent: Sent,
+    failed: Option<Error>,
+}
+
+struct Shared {
+    repository: Repository,
+    existing: Arc<HashSet<Digest>>,
+    level: i32,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Compresses segments, names them, and puts them, several at a time. Memory is bounded: [`ON_WAY`] segments.
 pub struct Uploads {
-    jobs: Option<SyncSender<Job>>,
     workers: Vec<JoinHandle<()>>,
     shared: Arc<Shared>,
-    existing: Arc<HashSet<Digest>>,
     begun: usize,
 }
 
 impl Uploads {
     /// Workers for a store that has these segments already. Level 0 does not compress.
     pub fn new(repository: &Repository, existing: HashSet<Digest>, level: i32) -> Uploads {
-        let (jobs, receiver) = sync_channel::<Job>(1);
-        let receiver = Arc::new(Mutex::new(receiver));
-        let shared = Arc::new(Shared::default());
+        let (state, changed) = (Mutex::default(), Condvar::new());
         let existing = Arc::new(existing);
+        let shared = Arc::new(Shared { repository: repository.clone(), existing, level, state, changed });
         let worker = |_| {
-            let (repository, receiver, shared, existing) =
-                (repository.clone(), receiver.clone(), shared.clone(), existing.clone());
-            std::thread::spawn(move || work(&repository, &receiver, &shared, &existing, level))
+            let shared = shared.clone();
+            std::thread::spawn(move || shared.work())
         };
-        Uploads { jobs: Some(jobs), workers: (0..WORKERS).map(worker).collect(), shared, existing, begun: 0 }
+        Uploads { workers: (0..WORKERS).map(worker).collect(), shared, begun: 0 }
     }
 
-    /// Hands over a segment; returns its number. Waits while the workers are busy.
-    pub fn begin(&mut self, pieces: Vec<Vec<u8>>) -> Result<usize> {
-        self.check()?;
+    /// Hands over a segment; returns its number. Waits while too many are on their way.
+    pub fn begin(&mut self, filled: Filling) -> Result<usize> {
+        let mut state = self.shared.lock();
+        while state.on_way >= ON_WAY && state.failed.is_none() {
+            state = self.shared.changed.wait(state).expect(LOCK);
+        }
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
         let number = self.begun;
         self.begun += 1;
-        self.shared.placed.lock().expect(LOCK).0.push(None);
-        let jobs = self.jobs.as_ref().expect("the workers run until they are waited for");
-        if jobs.send(Job { number, pieces }).is_err() {
-            self.check()?;
-        }
+        state.on_way += 1;
+        state.placed.push(None);
+        state.full.push_back((number, filled));
+        self.shared.changed.notify_all();
         Ok(number)
+    }
+
+    /// Memory for a segment that will be filled.
+    pub fn spare(&self) -> Vec<u8> {
+        self.shared.lock().spare.pop().unwrap_or_default()
     }
 
     /// Segments that were handed over; the number of the next one.
@@ -122,37 +264,35 @@ impl Uploads {
 
     /// Segments and bytes that were sent until now.
     pub fn sent(&self) -> Sent {
-        self.shared.placed.lock().expect(LOCK).1
+        self.shared.lock().sent
     }
 
     /// Waits until everything is acknowledged; returns where each segment's pieces are, by number, what was sent, and
     /// the segments that were there before.
     pub fn finish(mut self) -> Result<(Vec<Placed>, Sent, Arc<HashSet<Digest>>)> {
-        self.join();
-        self.check()?;
-        let (placed, sent) = std::mem::take(&mut *self.shared.placed.lock().expect(LOCK));
-        let placed = placed.into_iter().map(|placed| placed.expect("no worker failed")).collect();
-        Ok((placed, sent, self.existing.clone()))
+        self.complete();
+        for worker in self.workers.drain(..) {
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        let mut state = self.shared.lock();
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let placed = std::mem::take(&mut state.placed).into_iter();
+        let placed = placed.map(|placed| placed.expect("no worker failed")).collect();
+        Ok((placed, state.sent, self.shared.existing.clone()))
     }
 
-    fn check(&self) -> Result<()> {
-        let failed = self.shared.failed.lock().expect(LOCK).clone();
-        failed.map_or(Ok(()), Err)
-    }
-
-    fn join(&mut self) {
-        self.jobs = None;
-        self.workers.drain(..).for_each(|worker| {
-            if let Err(panic) = worker.join() {
-                std::panic::resume_unwind(panic);
-            }
-        });
+    fn complete(&self) {
+        self.shared.lock().is_complete = true;
+        self.shared.changed.notify_all();
     }
 }
 
+/// Without [`Uploads::finish`] nobody needs the rest.
 impl Drop for Uploads {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.shared.fail(Error::new(Kind::Broken, "the put was given up"));
         for worker in self.workers.drain(..) {
             let _ = worker.join();
         }
@@ -161,48 +301,135 @@ impl Drop for Uploads {
 
 const LOCK: &str = "no thread panics with the lock";
 
-fn work(repository: &Repository, jobs: &Mutex<Receiver<Job>>, shared: &Shared, existing: &HashSet<Digest>, level: i32) {
-    loop {
-        let job = jobs.lock().expect(LOCK).recv();
-        let Ok(Job { number, pieces }) = job else { return };
-        if shared.failed.lock().expect(LOCK).is_some() {
-            continue;
-        }
-        let (bytes, places) = assemble(repository, &pieces, level);
-        drop(pieces);
-        let name = Digest::of(&bytes);
-        match put(repository.store(), &name, bytes, existing) {
-            Ok(sent) => {
-                let mut placed = shared.placed.lock().expect(LOCK);
-                placed.0[number] = Some(Placed { name, pieces: places });
-                placed.1.segments += sent.segments;
-                placed.1.bytes += sent.bytes;
-                placed.1.found += sent.found;
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect(LOCK)
+    }
+
+    fn fail(&self, error: Error) {
+        self.lock().failed.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
+    /// Does what brings segments on, those that are the farthest first, until all are acknowledged or one fails.
+    fn work(&self) {
+        let _panics = Panics(self);
+        let mut encoder = Encoder::new(self.level);
+        let mut state = self.lock();
+        while state.failed.is_none() {
+            let are_last = state.is_complete && state.full.is_empty() && state.assembling == 0;
+            if let Some((name, segment)) = state.named.pop() {
+                drop(state);
+                let bytes = Bytes::from(segment.bytes);
+                let put = put(self.repository.store(), &name, bytes.clone(), &self.existing);
+                state = self.lock();
+                state.spare.extend(bytes.try_into_mut().map(Vec::from));
+                match put {
+                    Ok(sent) => {
+                        state.placed[segment.number] = Some(Placed { name, pieces: segment.pieces });
+                        state.sent.add(sent);
+                    }
+                    Err(error) => {
+                        state.failed.get_or_insert(error);
+                    }
+                }
+                state.on_way -= 1;
+            } else if state.nameless.len() >= NAMED_AT_ONCE || (are_last && !state.nameless.is_empty()) {
+                let nameless = std::mem::take(&mut state.nameless);
+                drop(state);
+                let names = Digest::of_each(None, nameless.iter().map(|segment| &segment.bytes[..]));
+                state = self.lock();
+                state.named.extend(names.into_iter().zip(nameless));
+            } else if let Some((number, filled)) = state.full.pop_front() {
+                state.assembling += 1;
+                drop(state);
+                let (bytes, pieces) = filled.assemble(&mut encoder, self.repository.keys());
+                state = self.lock();
+                state.assembling -= 1;
+                state.nameless.push(Assembled { number, bytes, pieces });
+            } else if state.is_complete && state.on_way == 0 {
+                return;
+            } else {
+                state = self.changed.wait(state).expect(LOCK);
+                continue;
             }
-            Err(error) => {
-                shared.failed.lock().expect(LOCK).get_or_insert(error);
-            }
+            self.changed.notify_all();
         }
     }
 }
 
-/// The bytes of a segment, with offset and stored length of each piece.
-fn assemble(repository: &Repository, pieces: &[Vec<u8>], level: i32) -> (Vec<u8>, Vec<(u32, u32)>) {
-    let mut bytes = MAGIC.to_vec();
-    let mut places = Vec::with_capacity(pieces.len());
-    for piece in pieces {
-        let offset = bytes.len() as u32;
-        places.push((offset, piece::store(piece, level, repository.keys(), &mut bytes)));
+/// Ends the other workers when one panics.
+struct Panics<'s>(&'s Shared);
+
+impl Drop for Panics<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(Error::new(Kind::Broken, "a thread of the put panicked"));
+        }
     }
-    (bytes, places)
 }
 
 /// Puts a segment that the store does not have.
-pub fn put(store: &Store, name: &Digest, bytes: Vec<u8>, existing: &HashSet<Digest>) -> Result<Sent> {
+pub fn put(store: &Store, name: &Digest, bytes: Bytes, existing: &HashSet<Digest>) -> Result<Sent> {
     if existing.contains(name) {
         return Ok(Sent { found: 1, ..Sent::default() });
     }
     let len = bytes.len() as u64;
     store.create(&key(name), bytes)?;
     Ok(Sent { segments: 1, bytes: len, found: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::piece::PieceRef;
+    use butterfs_testkit::rng::Rng;
+
+    /// Pieces that shrink and pieces that do not, with and without keys, of which some are taken out again.
+    #[test]
+    fn stored_pieces_replace_raw_ones_in_place() {
+        let mut rng = Rng::new(1);
+        let mut raw: Vec<Vec<u8>> = Vec::new();
+        for number in 0..60 {
+            let mut piece = vec![7; [1, 100, 5000, 131_072][number % 4] + number];
+            if number % 3 > 0 {
+                rng.fill(&mut piece);
+            }
+            if number % 3 > 1 {
+                piece.extend_from_slice(&[0; 70_000]);
+            }
+            raw.push(piece);
+        }
+        let keys = Keys::of(&[5; 32]);
+        for keys in [None, Some(&keys)] {
+            let mut filling = Filling::new(keys, vec![9; 100]);
+            let mut kept = Vec::new();
+            for group in raw.chunks(7) {
+                let first = filling.pieces();
+                for piece in group {
+                    filling.begin();
+                    piece.chunks(1000).for_each(|part| filling.append(part));
+                }
+                filling.retain_from(first, |number| number % 5 != 1);
+                kept.extend(group.iter().enumerate().filter(|(number, _)| number % 5 != 1).map(|(_, piece)| piece));
+            }
+            assert_eq!(filling.pieces(), kept.len());
+            assert!((0..kept.len()).all(|number| filling.piece(number) == kept[number]));
+            let (bytes, places) = filling.assemble(&mut Encoder::new(3), keys);
+            let total: usize = kept.iter().map(|piece| piece.len()).sum();
+            assert!(bytes.starts_with(MAGIC) && bytes.len() < total * 3 / 4, "{} of {total}", bytes.len());
+            let bytes = Bytes::from(bytes);
+            let reference = |(piece, (offset, stored)): (&&Vec<u8>, &(u32, u32))| {
+                let digest = piece::digest(piece, keys);
+                PieceRef { offset: *offset, stored: *stored, raw: piece.len() as u32, digest, ..PieceRef::default() }
+            };
+            let references: Vec<PieceRef> = kept.iter().zip(&places).map(reference).collect();
+            let stored = |at: &PieceRef| bytes.slice(at.offset as usize..(at.offset + at.stored) as usize);
+            let loaded = piece::load(references.iter().map(|at| (stored(at), at)), keys).unwrap();
+            assert!(loaded.iter().zip(kept).all(|(loaded, piece)| loaded == piece));
+            let mut wrong = references;
+            wrong[3].digest = Digest::default();
+            assert_eq!(piece::load(wrong.iter().map(|at| (stored(at), at)), keys).unwrap_err().0, 3);
+        }
+    }
 }

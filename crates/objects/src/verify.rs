@@ -5,13 +5,13 @@ use crate::digest::Digest;
 use crate::items::{self, DIRECTORY, ENTRY, EXTENT, Extent, INODE, Inode, LINK_TEXT, NAME, parts};
 use crate::manifest::{Manifest, damaged};
 use crate::node::Node;
-
 use crate::piece::PieceRef;
 use crate::repository::Repository;
 use crate::segment::{self, MAX_SEGMENT};
 use crate::tree;
 use crate::view::View;
 use butterfs_store::{Error, Kind, Result, each};
+use bytes::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Mutex;
 
@@ -39,6 +39,8 @@ pub struct Verified {
 
 /// Segments that are read at once.
 const READERS: usize = 4;
+/// Pieces of a segment that are in memory at once.
+const DECODED_AT_ONCE: usize = 8;
 
 /// The pieces of segments that snapshots need.
 #[derive(Default)]
@@ -175,10 +177,14 @@ pub fn verify(
         if Digest::of(&object.bytes) != *name {
             return Err(damaged(repository.store(), &key, "its digest is not the one that it is named by"));
         }
-        for at in pieces.get(name).into_iter().flatten() {
-            let stored = object.bytes.get(at.offset as usize..at.offset as usize + at.stored as usize);
-            let loaded = crate::piece::load(stored.unwrap_or_default(), at, repository.keys());
-            loaded.map_err(|rule| tree::Nodes::damaged(&archive, at, rule))?;
+        let pieces = pieces.get(name).map_or(&[][..], |pieces| pieces);
+        for group in pieces.chunks(DECODED_AT_ONCE) {
+            let stored = group.iter().map(|at| {
+                let (begin, end) = (at.offset as usize, at.offset as usize + at.stored as usize);
+                (if end <= object.bytes.len() { object.bytes.slice(begin..end) } else { Bytes::new() }, at)
+            });
+            let loaded = crate::piece::load(stored, repository.keys());
+            loaded.map_err(|(number, rule)| tree::Nodes::damaged(&archive, &group[number], rule))?;
         }
         Ok(object.bytes.len() as u64)
     };

@@ -29,6 +29,7 @@ type Fates = Arc<dyn Fn(u64) -> Fate + Send + Sync>;
 struct State {
     objects: Mutex<BTreeMap<String, (u64, Vec<u8>)>>,
     requests: AtomicU64,
+    received: AtomicU64,
     versions: AtomicU64,
     bare_tags: AtomicBool,
 }
@@ -80,6 +81,11 @@ impl Server {
     pub fn requests(&self) -> u64 {
         self.state.requests.load(Ordering::SeqCst)
     }
+
+    /// Bytes of the bodies of requests so far.
+    pub fn received(&self) -> u64 {
+        self.state.received.load(Ordering::SeqCst)
+    }
 }
 
 struct Request {
@@ -99,6 +105,7 @@ struct Answer {
 fn connection(state: &State, fates: &Fates, stream: TcpStream) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     while let Some(request) = read(&mut reader) {
+        state.received.fetch_add(request.body.len() as u64, Ordering::SeqCst);
         let fate = fates(state.requests.fetch_add(1, Ordering::SeqCst));
         let answer = match fate {
             Fate::Throttled => error("503 Slow Down", "SlowDown"),

@@ -8,7 +8,7 @@ use butterfs_control::question::{GetReadOnly, SendSubvolumes, SentContents, Sent
 use butterfs_control::{InodeRef, ReadOnly, Refusal, SendStatus, SendSummary};
 use butterfs_send::wire::Version;
 use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -87,14 +87,15 @@ impl Run for Args {
     }
 }
 
-/// Sends one subvolume, all of what the filesystem's version of streams can say.
-pub fn one(
+/// Sends one subvolume, all of what the filesystem's version of streams can say, in a thread of its own, while `take`
+/// reads the stream. Returns both outcomes.
+pub fn one<T>(
     opened: &mut OpenFilesystem,
     subvolume: &Path,
     parent: Option<&Path>,
-    sink: OwnedFd,
-    tell: &mut dyn FnMut(SendStatus),
-) -> Result<SendSummary, CliError> {
+    take: impl FnOnce(&mut dyn Read) -> T,
+    tell: &mut (dyn FnMut(SendStatus) + Send),
+) -> Result<(T, Result<SendSummary, CliError>), CliError> {
     let mut named = Named::default();
     let question = SendSubvolumes {
         version: Version::V2.raw(),
@@ -104,8 +105,9 @@ pub fn one(
         clone_sources: Vec::new(),
         subvolumes: vec![self::subvolume(opened, &mut named, subvolume, "subvolume")?],
     };
-    let answer = opened.ask_stream(named.asking(question), sink, tell)?;
-    answer.map_err(|refusal| CliError::failed(refusal.sentence))
+    let (taken, answer) = opened.send_to(named.asking(question), take, tell)?;
+    let refused = |refusal: Refusal| CliError::failed(refusal.sentence);
+    Ok((taken, answer.and_then(|answer| answer.map_err(refused))))
 }
 
 /// For a stream that this process writes.

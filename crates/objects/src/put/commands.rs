@@ -21,9 +21,9 @@ const PUNCH_HOLE: u32 = 2;
 impl Open {
     /// Carries out one command.
     pub(super) fn carry_out(&mut self, command: &Command<'_>) -> Outcome {
-        // Other commands may read the size or the extents of the file that is being written.
+        // Other commands may read the size of the file that is being written.
         if !matches!(command, Command::Write { .. }) {
-            self.flush()?;
+            self.end_piece()?;
         }
         match *command {
             Command::Mkfile { path, .. } => self.make(path, REGULAR | 0o600, 0).map(|_| ()),
@@ -237,6 +237,7 @@ impl Open {
 
     /// Removes all items of an inode.
     fn forget(&mut self, ino: u64) -> Outcome {
+        self.place_pieces()?;
         self.inodes = self.inodes.saturating_sub(1);
         let mut next = key(ino, 0, b"");
         while let Some((key, _)) = self.index.at_or_after(&next).map_err(failure)? {

@@ -1,12 +1,16 @@
 //! Contents of files: writes are joined, cut at multiples of 128 KiB of the file, and become pieces.
+//!
+//! Bytes go straight into the segment that is being filled. Pieces wait there until there are some, because several
+//! digests at once take a third of the time; then those that are known are taken out again, and the index gets the
+//! extents. Everything that looks for extents calls [`Open::place_pieces`] first.
 
 use super::{Open, failure, refused};
 use crate::archive::Archive;
 use crate::digest::Digest;
 use crate::items::{self, EXTENT, Extent, key, parts};
 use crate::manifest::Manifest;
-use crate::piece::PieceRef;
-use crate::segment::SEGMENT_BYTES;
+use crate::piece::{self, PieceRef};
+use crate::segment::Filling;
 use butterfs_fs::Errno;
 use butterfs_send::apply::{Failure, Outcome};
 use rustc_hash::FxHashMap;
@@ -14,14 +18,25 @@ use std::collections::HashSet;
 
 /// Pieces end at multiples of this in their file.
 const PIECE: u64 = 128 << 10;
+/// So many pieces get their digests at once.
+const WAITING: usize = 16;
+/// Pieces that are known at most; those of older snapshots are forgotten first, and would be stored again.
+const KNOWN: usize = 450_000;
 /// The first bytes of a segment that has no name yet; a number follows. The offset is the number of the piece.
 const MARK: [u8; 24] = [0xfe; 24];
 
-/// Bytes that were written and are no piece yet.
+/// Bytes that were written and are no piece yet: the last ones of the segment that is being filled.
 pub struct Pending {
     ino: u64,
     offset: u64,
-    bytes: Vec<u8>,
+    len: u64,
+}
+
+/// A piece without a digest: its place in a file.
+pub struct Waiting {
+    ino: u64,
+    offset: u64,
+    len: u64,
 }
 
 impl Pending {
@@ -37,30 +52,51 @@ pub fn unplaced(piece: &PieceRef) -> Option<usize> {
     (mark == MARK).then(|| u64::from_le_bytes(number.try_into().expect("8 bytes")) as usize)
 }
 
-/// The pieces of all snapshots whose segments are there, those of the newest first.
-pub fn known(
-    archive: &Archive,
-    manifests: &[Manifest],
-    existing: &HashSet<Digest>,
-    limit: usize,
-) -> butterfs_store::Result<FxHashMap<Digest, PieceRef>> {
-    let mut known = FxHashMap::default();
-    for manifest in manifests.iter().rev() {
-        for at in manifest.lists(archive.repository())? {
-            if known.len() >= limit {
-                return Ok(known);
-            }
-            if !existing.contains(&at.segment) {
-                continue;
-            }
-            for piece in archive.piece(&at)?.chunks(PieceRef::LEN).filter_map(PieceRef::from_bytes) {
-                if known.len() < limit && existing.contains(&piece.segment) {
-                    known.entry(piece.digest).or_insert(piece);
+/// Pieces that need not be stored again, by their digests. A piece takes 50 bytes of memory.
+#[derive(Default)]
+pub struct Known {
+    /// Number of the segment, offset, stored and raw bytes.
+    pieces: FxHashMap<Digest, [u32; 4]>,
+    segments: Vec<Digest>,
+    numbers: FxHashMap<Digest, u32>,
+}
+
+impl Known {
+    /// Pieces of snapshots whose segments are there, those of the newest snapshots first.
+    pub fn of(archive: &Archive, manifests: &[Manifest], existing: &HashSet<Digest>) -> butterfs_store::Result<Known> {
+        let mut known = Known::default();
+        for manifest in manifests.iter().rev() {
+            for at in manifest.lists(archive.repository())? {
+                if known.pieces.len() >= KNOWN {
+                    return Ok(known);
                 }
+                if !existing.contains(&at.segment) {
+                    continue;
+                }
+                let list = archive.piece(&at)?;
+                let pieces = list.chunks(PieceRef::LEN).filter_map(PieceRef::from_bytes);
+                pieces.filter(|piece| existing.contains(&piece.segment)).for_each(|piece| known.add(&piece));
             }
         }
+        Ok(known)
     }
-    Ok(known)
+
+    fn get(&self, digest: &Digest) -> Option<PieceRef> {
+        let [segment, offset, stored, raw] = *self.pieces.get(digest)?;
+        Some(PieceRef { segment: self.segments[segment as usize], offset, stored, raw, digest: *digest })
+    }
+
+    /// Adds a piece, unless there is one with its digest or there are too many.
+    fn add(&mut self, piece: &PieceRef) {
+        if self.pieces.len() >= KNOWN || self.pieces.contains_key(&piece.digest) {
+            return;
+        }
+        let number = *self.numbers.entry(piece.segment).or_insert_with(|| {
+            self.segments.push(piece.segment);
+            self.segments.len() as u32 - 1
+        });
+        self.pieces.insert(piece.digest, [number, piece.offset, piece.stored, piece.raw]);
+    }
 }
 
 impl Open {
@@ -68,39 +104,60 @@ impl Open {
     pub(super) fn write(&mut self, ino: u64, offset: u64, data: &[u8]) -> Outcome {
         let too_far = || refused(Errno::EFBIG, "the file would be too long");
         offset.checked_add(data.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or_else(too_far)?;
-        let follows = |pending: &Pending| pending.ino == ino && pending.offset + pending.bytes.len() as u64 == offset;
+        let follows = |pending: &Pending| pending.ino == ino && pending.offset + pending.len == offset;
         if !self.pending.as_ref().is_some_and(follows) {
-            self.flush()?;
-            self.pending = Some(Pending { ino, offset, bytes: Vec::new() });
+            self.end_piece()?;
         }
-        let mut data = data;
+        let (mut offset, mut data) = (offset, data);
         while !data.is_empty() {
-            let pending = self.pending.get_or_insert_with(|| unreachable!("it was set above"));
-            let end = pending.offset + pending.bytes.len() as u64;
-            let room = (PIECE - end % PIECE) as usize;
+            let room = (PIECE - offset % PIECE) as usize;
             let (now, later) = data.split_at(room.min(data.len()));
-            pending.bytes.extend_from_slice(now);
-            data = later;
-            if now.len() == room {
-                let next = end + room as u64;
-                self.flush()?;
-                self.pending = Some(Pending { ino, offset: next, bytes: Vec::new() });
+            if self.pending.is_none() {
+                self.filling.begin();
             }
+            self.filling.append(now);
+            self.pending.get_or_insert(Pending { ino, offset, len: 0 }).len += now.len() as u64;
+            if now.len() == room {
+                self.end_piece()?;
+            }
+            (offset, data) = (offset + now.len() as u64, later);
         }
         Ok(())
     }
 
     /// Makes a piece of what was written.
-    pub(super) fn flush(&mut self) -> Outcome {
-        let Some(Pending { ino, offset, bytes }) = self.pending.take().filter(|pending| !pending.bytes.is_empty())
-        else {
+    pub(super) fn end_piece(&mut self) -> Outcome {
+        let Some(Pending { ino, offset, len }) = self.pending.take() else { return Ok(()) };
+        self.waiting.push(Waiting { ino, offset, len });
+        self.grow(ino, offset + len)?;
+        if self.filling.is_full() || self.waiting.len() >= WAITING { self.place_pieces() } else { Ok(()) }
+    }
+
+    /// Gives the pieces that wait their places: known ones leave the segment, the index gets the extents.
+    pub(super) fn place_pieces(&mut self) -> Outcome {
+        debug_assert!(self.pending.is_none(), "its bytes are behind the pieces that wait");
+        if self.waiting.is_empty() {
             return Ok(());
-        };
-        let len = bytes.len() as u64;
-        let piece = self.piece(bytes)?;
-        self.clear(ino, offset, offset + len)?;
-        self.set_extent(ino, offset, Extent { len, data: Some((0, piece)) })?;
-        self.grow(ino, offset + len)
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let first = self.filling.pieces() - waiting.len();
+        let raw = (first..self.filling.pieces()).map(|number| self.filling.piece(number));
+        let digests = piece::digests(raw, self.index.nodes.archive.repository().keys());
+        let mut is_new = Vec::with_capacity(waiting.len());
+        let mut number = first as u32;
+        for (Waiting { ino, offset, len }, digest) in waiting.into_iter().zip(digests) {
+            let known = self.known.get(&digest);
+            let piece = match known {
+                Some(known) => known,
+                None => self.new_piece(number, len as u32, digest)?,
+            };
+            number += u32::from(known.is_none());
+            is_new.push(known.is_none());
+            self.clear(ino, offset, offset + len)?;
+            self.set_extent(ino, offset, Extent { len, data: Some((0, piece)) })?;
+        }
+        self.filling.retain_from(first, |number| is_new[number]);
+        if self.filling.is_full() { self.send_segment() } else { Ok(()) }
     }
 
     /// Makes the file at least this long.
@@ -114,35 +171,23 @@ impl Open {
         Ok(())
     }
 
-    /// The piece with these bytes: a known one, or a new one of the segment that is being filled.
-    fn piece(&mut self, bytes: Vec<u8>) -> Result<PieceRef, Failure> {
-        let digest = self.index.nodes.archive.repository().digest(&bytes);
-        if let Some(known) = self.known.get(&digest) {
-            return Ok(*known);
-        }
+    /// A new piece with this number in the segment that is being filled.
+    fn new_piece(&mut self, number: u32, raw: u32, digest: Digest) -> Result<PieceRef, Failure> {
         let mut segment = [0xfe; 32];
         segment[MARK.len()..].copy_from_slice(&(self.uploads.begun() as u64).to_le_bytes());
-        let offset = self.filling.len() as u32;
-        let piece = PieceRef { segment: Digest(segment), offset, stored: 1, raw: bytes.len() as u32, digest };
-        self.filling_bytes += bytes.len();
-        self.filling.push(bytes);
+        let piece = PieceRef { segment: Digest(segment), offset: number, stored: 1, raw, digest };
         self.new.push(&piece.to_bytes()).map_err(failure)?;
-        if self.known.len() < super::KNOWN {
-            self.known.insert(digest, piece);
-        }
-        if self.filling_bytes >= SEGMENT_BYTES {
-            self.send_segment()?;
-        }
+        self.known.add(&piece);
         Ok(piece)
     }
 
     /// Hands the segment that is being filled to the workers.
     pub(super) fn send_segment(&mut self) -> Outcome {
-        if self.filling.is_empty() {
+        if self.filling.pieces() == 0 {
             return Ok(());
         }
-        self.filling_bytes = 0;
         self.uploads.begin(std::mem::take(&mut self.filling)).map_err(failure)?;
+        self.filling = Filling::new(self.index.nodes.archive.repository().keys(), self.uploads.spare());
         Ok(())
     }
 
@@ -152,7 +197,8 @@ impl Open {
     }
 
     /// The extents of a file that have bytes in a range, with their offsets.
-    pub(super) fn extents(&self, ino: u64, from: u64, until: u64) -> Result<Vec<(u64, Extent)>, Failure> {
+    pub(super) fn extents(&mut self, ino: u64, from: u64, until: u64) -> Result<Vec<(u64, Extent)>, Failure> {
+        self.place_pieces()?;
         let mut found = Vec::new();
         let first = key(ino, EXTENT, &from.to_be_bytes());
         if let Some((offset, extent)) = self.extent_of(ino, self.index.before(&first).map_err(failure)?)?

@@ -7,7 +7,7 @@ use crate::digest::Digest;
 use crate::items::{EXTENT, Extent, parts};
 use crate::manifest::Manifest;
 use crate::node::Node;
-use crate::piece::{self, PieceRef};
+use crate::piece::{Encoder, PieceRef};
 use crate::repository::Repository;
 use crate::scratch::Scratch;
 use crate::segment::{self, MAGIC, Placed, SEGMENT_BYTES, Sent};
@@ -30,7 +30,8 @@ impl Open {
         options: &Options,
         session: &mut Session,
     ) -> std::result::Result<(Manifest, Sent), Failure> {
-        self.flush()?;
+        self.end_piece()?;
+        self.place_pieces()?;
         self.send_segment()?;
         let done = self.seal(repository, options, session);
         done.map_err(failure)
@@ -42,7 +43,7 @@ impl Open {
         let mut packer = Packer {
             repository,
             session,
-            level: options.level,
+            encoder: Encoder::new(options.level),
             placed: &placed,
             existing: &existing,
             current: MAGIC.to_vec(),
@@ -87,7 +88,7 @@ impl Open {
 struct Packer<'s> {
     repository: &'s Repository,
     session: &'s mut Session,
-    level: i32,
+    encoder: Encoder,
     placed: &'s [Placed],
     existing: &'s HashSet<Digest>,
     current: Vec<u8>,
@@ -102,7 +103,7 @@ impl Packer<'_> {
         let mut segment = [0xfc; 32];
         segment[MARK.len()..].copy_from_slice(&(self.names.len() as u64).to_le_bytes());
         let offset = self.current.len() as u32;
-        let stored = piece::store(raw, self.level, self.repository.keys(), &mut self.current);
+        let stored = self.encoder.append(raw, self.repository.keys(), &mut self.current);
         let digest = self.repository.digest(raw);
         if self.current.len() >= SEGMENT_BYTES {
             self.seal()?;
@@ -118,10 +119,7 @@ impl Packer<'_> {
         self.session.refresh()?;
         let bytes = std::mem::replace(&mut self.current, MAGIC.to_vec());
         let name = Digest::of(&bytes);
-        let sent = segment::put(self.repository.store(), &name, bytes, self.existing)?;
-        self.sent.segments += sent.segments;
-        self.sent.bytes += sent.bytes;
-        self.sent.found += sent.found;
+        self.sent.add(segment::put(self.repository.store(), &name, bytes.into(), self.existing)?);
         self.names.push(name);
         Ok(())
     }

@@ -76,6 +76,38 @@ pub fn encode_filled<E: From<Unencodable>>(
     ended
 }
 
+/// Appends a WRITE without its data, which must follow in the stream; so content that is somewhere else need not be
+/// copied.
+pub fn encode_write_head(
+    path: &[u8],
+    offset: u64,
+    data: &[u8],
+    version: Version,
+    out: &mut Vec<u8>,
+) -> Result<(), Unencodable> {
+    let command = Command::Write { path, offset, data: &[] };
+    let start = out.len();
+    let mut append = || {
+        put(&command, version, out)?;
+        if !version.has_open_data() {
+            let len = u16::try_from(data.len()).map_err(|_| too_long(&command, attribute::Data::NUMBER))?;
+            let end = out.len();
+            out[end - 2..].copy_from_slice(&len.to_le_bytes());
+        }
+        let len = out.len() + data.len() - start - COMMAND_HEADER_LEN;
+        let len = u32::try_from(len).map_err(|_| too_long(&command, 0))?;
+        out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+        let crc = crc32c_raw(crc32c_raw(0, &out[start..]), data);
+        out[start + 6..start + 10].copy_from_slice(&crc.to_le_bytes());
+        Ok(())
+    };
+    let ended = append();
+    if ended.is_err() {
+        out.truncate(start);
+    }
+    ended
+}
+
 fn too_long(command: &Command<'_>, attribute: u16) -> Unencodable {
     Unencodable { command: command.name(), attribute }
 }

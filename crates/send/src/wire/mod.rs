@@ -28,7 +28,7 @@ mod error;
 pub use attribute::{Timespec, Uuid};
 pub use command::Command;
 pub use decoder::{Decoder, Event, StreamPosition};
-pub use encoder::{Unencodable, encode, encode_filled, encode_header};
+pub use encoder::{Unencodable, encode, encode_filled, encode_header, encode_write_head};
 pub use error::{Error, ErrorKind};
 
 /// The first bytes of every stream.

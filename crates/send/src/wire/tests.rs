@@ -126,6 +126,10 @@ fn filling_equals_giving() {
         };
         encode_filled(&head, version, &mut filled, fill).unwrap();
         assert_eq!(given, filled);
+        let mut split = vec![9];
+        encode_write_head(b"p", 5, b"content", version, &mut split).unwrap();
+        split.extend_from_slice(b"content");
+        assert_eq!(given, split);
     }
 }
 
@@ -143,6 +147,7 @@ fn an_attribute_that_does_not_fit_is_refused_and_appends_nothing() {
     let head = Command::Write { path: b"", offset: 0, data: b"" };
     let error = encode_filled(&head, Version::V1, &mut out, fill).unwrap_err();
     assert_eq!(error.to_string(), "write: Data is too long for the stream");
+    assert!(encode_write_head(b"", 0, &long, Version::V1, &mut out).is_err());
     assert_eq!(out, b"before");
     assert!(encode_filled(&head, Version::V2, &mut out, fill).is_ok());
 }

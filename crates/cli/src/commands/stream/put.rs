@@ -92,25 +92,20 @@ impl Args {
         receive(input, put, &mut |bytes| progress.at(bytes, None))
     }
 
-    /// Sends a snapshot into a pipe, whose other end puts it.
+    /// Puts what another thread sends.
     fn one(&self, put: &mut Put, snapshot: &Path, parent: Option<&Path>) -> Result<(), CliError> {
-        let cannot = |error: std::io::Error| CliError::failed(format!("cannot make a pipe: {}", os_message(&error)));
         let mut opened = self.image.open(snapshot, Intent::Look)?;
-        let (reader, writer) = std::io::pipe().map_err(cannot)?;
         let mut progress = self.progress(Unit::Permille);
-        let (putted, sent) = std::thread::scope(|scope| {
-            let putting = scope.spawn(move || receive(reader, put, &mut |_| {}));
-            let mut tell = |status: SendStatus| {
-                if let SendStatus::Progress { permille, .. } = status {
-                    progress.at(permille.min(1000).into(), Some(1000));
-                }
-            };
-            let sent = send::one(&mut opened, snapshot, parent, writer.into(), &mut tell);
-            (putting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), sent)
-        });
+        let mut tell = |status: SendStatus| {
+            if let SendStatus::Progress { permille, .. } = status {
+                progress.at(permille.min(1000).into(), Some(1000));
+            }
+        };
+        let take = |stream: &mut dyn Read| receive(stream, put, &mut |_| {});
+        let (putted, sent) = send::one(&mut opened, snapshot, parent, take, &mut tell)?;
         drop(progress);
         match (putted, sent) {
-            // A put that fails closes the pipe, so the send fails too. A send that fails cuts the put's stream.
+            // A put that fails reads no further, so the send fails too. A send that fails cuts the put's stream.
             (Err(error), Ok(_)) => Err(error),
             (Ok(()), Err(error)) => Err(error),
             (Err(put), Err(send)) => Err(if is_cut(&put) { send } else { put }),
