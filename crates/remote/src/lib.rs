@@ -61,6 +61,7 @@ mod table;
 mod volume;
 
 pub use device::ObjectDevice;
+pub use local::LocalFile;
 pub use open::{Options, check_name, make};
 pub use ranged::RangedImage;
 pub use root::{DEFAULT_VOLUME, Writer};

@@ -54,6 +54,12 @@ pub enum Kept {
     File(Arc<Slot>),
 }
 
+impl std::fmt::Debug for LocalFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LocalFile")
+    }
+}
+
 impl std::fmt::Debug for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let place = if let Kept::Memory(_) = self { "memory" } else { "the file" };
@@ -70,7 +76,7 @@ impl LocalFile {
     }
 
     /// Keeps up to [`MOST`] bytes.
-    pub fn keep(self: &Arc<Self>, bytes: &[u8]) -> io::Result<Kept> {
+    pub(crate) fn keep(self: &Arc<Self>, bytes: &[u8]) -> io::Result<Kept> {
         let size = size_of_place(bytes.len());
         let number = {
             let mut places = self.sizes[size].lock();

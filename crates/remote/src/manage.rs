@@ -79,16 +79,28 @@ pub fn clone(store: &Store, from: &str, to: &str, frozen: bool) -> Result<()> {
     store.create(&root_key(to), root.encode()).map(drop)
 }
 
-/// Removes a volume, after taking it over. Segments that only it needed stay until [`gc`].
+/// Removes a volume, after taking it over. Segments that only it needed stay until [`gc`], and records that end an
+/// epoch for ever: a writer that has slept since must meet them, or its flushes would succeed. With
+/// [`takeover`](Options::takeover) a volume goes whose root is damaged, too.
 pub fn remove(store: &Store, options: &Options) -> Result<()> {
     let name = &options.volume;
-    if !Root::read(store, name)?.0.frozen {
+    match Root::read(store, name) {
+        Ok((root, _)) if root.frozen => {}
         // From now on no writer's flush succeeds.
-        open::writer(store, options)?;
+        Ok(_) => drop(open::writer(store, options)?),
+        Err(error) if error.kind() == Kind::Damaged && options.takeover => {}
+        Err(error) => return Err(error),
     }
     store.delete(&root_key(name))?;
-    let keys: Vec<String> = store.list(&folder(name))?.into_iter().map(|entry| entry.key).collect();
-    each(&keys, DELETED_AT_ONCE, |key| store.delete(key)).map(drop)
+    let entries = store.list(&folder(name))?;
+    each(&entries, DELETED_AT_ONCE, |entry| {
+        let is_end = entry.len == Record::END_BYTES
+            && store
+                .get(&entry.key, entry.len)
+                .is_ok_and(|object| Record::decode(&object.bytes).is_ok_and(|(record, _)| record.body.is_none()));
+        if is_end { Ok(()) } else { store.delete(&entry.key) }
+    })
+    .map(drop)
 }
 
 /// The result of [`gc`].

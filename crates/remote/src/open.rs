@@ -15,8 +15,9 @@ use crate::segment::MOST_LIST;
 use crate::state::{Held, Snapshot, State};
 use crate::table::{BLOCK, SEGMENT_BYTES, Segment, Table, segment_key};
 use crate::volume::{Limits, PUTTERS, Volume, Writing};
-use butterfs_store::{Error, Kind, Result, Store, Version};
-use std::path::PathBuf;
+use butterfs_store::{Error, Kind, Object, Result, Store, Version, each};
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,10 @@ pub const GONE_AFTER: Duration = Duration::from_secs(15);
 /// Objects that no root names may be deleted when they are an hour old; so nothing that ends in a root may take so
 /// long.
 pub const MOST_TAKEN: Duration = Duration::from_secs(1800);
+/// Records that are read at the same time.
+const RECORDS_AT_ONCE: u64 = 32;
+/// Bytes of each of several records; a longer one is read alone.
+const MOST_OF_SEVERAL: u64 = 8 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How to open a volume.
@@ -38,9 +43,9 @@ pub struct Options {
     pub limits: Limits,
     /// Take it over from a writer that still lives.
     pub takeover: bool,
-    /// A folder for a file with the blocks that were read, and those written ones that 64 MiB of memory do not hold.
-    /// The limits are of that file then.
-    pub folder: Option<PathBuf>,
+    /// A file with the blocks that were read, and those written ones that 64 MiB of memory do not hold. The limits are
+    /// of that file then.
+    pub file: Option<Arc<LocalFile>>,
     /// For how long a writer must be silent to be gone.
     pub gone_after: Duration,
 }
@@ -51,7 +56,7 @@ impl Default for Options {
             volume: crate::root::DEFAULT_VOLUME.to_owned(),
             limits: Limits::default(),
             takeover: false,
-            folder: None,
+            file: None,
             gone_after: GONE_AFTER,
         }
     }
@@ -79,7 +84,7 @@ pub fn check_name(name: &str) -> Result<()> {
 /// A volume that is only read, as it is now, and its root with the version of that.
 pub fn reader(store: &Store, options: &Options) -> Result<(Volume, Root, Version)> {
     check_name(&options.volume)?;
-    let pieces = pieces(store, options)?;
+    let pieces = pieces(store, options);
     let (state, root, version) = settled(&pieces, &options.volume, None)?;
     Ok((Volume::new(&options.volume, root.uuid(), pieces, state, None, options.limits), root, version))
 }
@@ -156,15 +161,14 @@ pub fn writer(store: &Store, options: &Options) -> Result<Volume> {
     Err(conflict.expect("all attempts met one"))
 }
 
-fn pieces(store: &Store, options: &Options) -> Result<Arc<Pieces>> {
-    let file = options.folder.as_deref().map(LocalFile::in_folder).transpose()?;
-    Ok(Arc::new(Pieces::new(store.clone(), options.limits.cache, file)))
+fn pieces(store: &Store, options: &Options) -> Arc<Pieces> {
+    Arc::new(Pieces::new(store.clone(), options.limits.cache, options.file.clone()))
 }
 
 fn claim(store: &Store, options: &Options, root: Root, version: Version) -> Result<Volume> {
     let begun = Instant::now();
     let name = &options.volume;
-    let pieces = pieces(store, options)?;
+    let pieces = pieces(store, options);
     let (state, ended) = read(&pieces, name, &root)?;
     let id = u64::from_le_bytes(random());
     if root.writer.is_some() && !ended {
@@ -244,13 +248,22 @@ fn read(pieces: &Pieces, name: &str, root: &Root) -> Result<(State, bool)> {
 }
 
 fn replay(pieces: &Pieces, name: &str, root: &Root, state: &mut State) -> Result<bool> {
+    let (mut waiting, mut at_once) = (VecDeque::new(), 1);
     loop {
         let sequence = state.logged.0 + 1;
         let key = record_key(name, &root.uuid(), root.epoch, sequence);
-        let object = match pieces.store().get(&key, MOST_BYTES) {
-            Err(error) if error.kind() == Kind::NotFound => return Ok(false),
-            object => object?,
-        };
+        if waiting.is_empty() {
+            // Most often there is none. Where there are many, a writer must not be faster than this.
+            let several = records(pieces, name, root, sequence..sequence.saturating_add(at_once), MOST_OF_SEVERAL);
+            waiting = match several {
+                Err(error) if error.kind() == Kind::Length => {
+                    records(pieces, name, root, sequence..sequence + 1, MOST_BYTES)?
+                }
+                several => several?,
+            };
+            at_once = (4 * at_once).min(RECORDS_AT_ONCE);
+        }
+        let Some(object) = waiting.pop_front().flatten() else { return Ok(false) };
         let (record, digest) = Record::decode(&object.bytes).map_err(|rule| pieces.damaged(&key, rule))?;
         if (record.volume, record.epoch, record.sequence) != (root.uuid(), root.epoch, sequence) {
             return Err(pieces.damaged(&key, "is a record of another place"));
@@ -290,6 +303,27 @@ fn replay(pieces: &Pieces, name: &str, root: &Root, state: &mut State) -> Result
         }
         state.logged = (sequence, digest);
     }
+}
+
+/// Records of a log, those that are there.
+fn records(
+    pieces: &Pieces,
+    name: &str,
+    root: &Root,
+    sequences: Range<u64>,
+    most: u64,
+) -> Result<VecDeque<Option<Object>>> {
+    let get = |sequence: &u64| {
+        let key = record_key(name, &root.uuid(), root.epoch, *sequence);
+        match pieces.store().get(&key, most) {
+            Err(error) if error.kind() == Kind::NotFound => Ok((*sequence, None)),
+            object => object.map(|object| (*sequence, Some(object))),
+        }
+    };
+    let sequences: Vec<u64> = sequences.collect();
+    let mut records = each(&sequences, sequences.len(), get)?;
+    records.sort_unstable_by_key(|(sequence, _)| *sequence);
+    Ok(records.into_iter().map(|(_, object)| object).collect())
 }
 
 /// Waits until a writer has been silent for long enough; an error when it lives.

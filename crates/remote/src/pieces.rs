@@ -20,8 +20,8 @@ const RANGES_AT_ONCE: usize = 4;
 /// Bytes of decoded shards that are kept.
 const SHARD_CACHE: u64 = 64 << 20;
 
-/// The place of a piece: segment and byte.
-type Spot = (u64, u32);
+/// The place of a piece: the mount that put its segment, segment and byte.
+type Spot = (u64, u64, u32);
 
 #[derive(Clone)]
 struct ByBytes;
@@ -45,6 +45,12 @@ pub struct Stored {
     pub piece: Piece,
     /// The mount that put its segment.
     pub writer: u64,
+}
+
+impl Stored {
+    fn spot(&self) -> Spot {
+        (self.writer, self.piece.segment, self.piece.at)
+    }
 }
 
 /// See the [module](self).
@@ -91,17 +97,18 @@ impl Pieces {
     }
 
     /// Takes note of a piece that was just put.
-    pub fn keep(&self, piece: &Piece, bytes: &[u8]) {
+    pub fn keep(&self, stored: &Stored, bytes: &[u8]) {
         let kept = match &self.file {
             Some(file) => file.keep(bytes).ok(),
             None => Some(Kept::Memory(Bytes::copy_from_slice(bytes))),
         };
-        kept.into_iter().for_each(|kept| self.cache.insert((piece.segment, piece.at), kept));
+        kept.into_iter().for_each(|kept| self.cache.insert(stored.spot(), kept));
     }
 
     /// A piece from the cache.
-    fn kept(&self, piece: &Piece) -> Option<Bytes> {
-        match self.cache.get(&(piece.segment, piece.at)).filter(|kept| kept.len() as u64 == piece.bytes())? {
+    fn kept(&self, stored: &Stored) -> Option<Bytes> {
+        let piece = &stored.piece;
+        match self.cache.get(&stored.spot()).filter(|kept| kept.len() as u64 == piece.bytes())? {
             Kept::Memory(bytes) => Some(bytes),
             // A disk can fail; the store still has it.
             kept => kept.read().ok().filter(|bytes| digest(bytes) == piece.digest),
@@ -110,12 +117,12 @@ impl Pieces {
 
     /// The shard at a place, whose blocks are `span`.
     pub fn shard(&self, place: &Place, index: u32, table: &Table) -> Result<Arc<Shard>> {
-        let spot = (place.segment, place.at);
+        let writer = table.segments.get(&place.segment).map_or(0, |segment| segment.writer);
+        let spot = (writer, place.segment, place.at);
         if let Some(shard) = self.shards.get(&spot) {
             return Ok(shard);
         }
-        let writer = table.segments.get(&place.segment).map(|segment| segment.writer);
-        let key = segment_key(writer.unwrap_or_default(), place.segment);
+        let key = segment_key(writer, place.segment);
         let range = u64::from(place.at)..u64::from(place.at) + u64::from(place.len);
         let bytes = self.checked_range(&key, range, &place.digest)?;
         let shard = Shard::decode(&bytes, table.span(index), table);
@@ -143,9 +150,8 @@ impl Pieces {
         loop {
             let mut missing: Vec<Stored> = Vec::new();
             for (stored, slot) in pieces.iter().zip(&mut found) {
-                let Stored { piece, .. } = stored;
                 if slot.is_none() {
-                    *slot = self.kept(piece);
+                    *slot = self.kept(stored);
                 }
                 if slot.is_none() {
                     missing.push(*stored);
@@ -158,30 +164,30 @@ impl Pieces {
             if claimed.pieces.is_empty() {
                 continue;
             }
-            for (piece, bytes) in self.fetch(&claimed.pieces)? {
+            for (stored, bytes) in self.fetch(&claimed.pieces)? {
                 for (wanted, slot) in pieces.iter().zip(&mut found) {
-                    if (wanted.piece.segment, wanted.piece.at) == (piece.segment, piece.at) {
+                    if wanted.spot() == stored.spot() {
                         *slot = Some(bytes.clone());
                     }
                 }
                 match &self.file {
-                    Some(_) => self.keep(&piece, &bytes),
-                    None => self.cache.insert((piece.segment, piece.at), Kept::Memory(bytes)),
+                    Some(_) => self.keep(&stored, &bytes),
+                    None => self.cache.insert(stored.spot(), Kept::Memory(bytes)),
                 }
             }
         }
     }
 
-    fn fetch(&self, pieces: &[Stored]) -> Result<Vec<(Piece, Bytes)>> {
+    fn fetch(&self, pieces: &[Stored]) -> Result<Vec<(Stored, Bytes)>> {
         let mut sorted = pieces.to_vec();
-        sorted.sort_unstable_by_key(|stored| (stored.piece.segment, stored.piece.at));
+        sorted.sort_unstable_by_key(Stored::spot);
         let mut groups: Vec<Vec<Stored>> = Vec::new();
         for stored in sorted {
-            let piece = stored.piece;
+            let Stored { piece, writer } = stored;
             let follows = |group: &Vec<Stored>| {
                 let (first, last) = (&group[0].piece, &group[group.len() - 1].piece);
                 let end = u64::from(last.at) + last.bytes();
-                let is_next = last.segment == piece.segment && end == u64::from(piece.at);
+                let is_next = (group[0].writer, last.segment, end) == (writer, piece.segment, u64::from(piece.at));
                 is_next && end + piece.bytes() - u64::from(first.at) <= MOST_AT_ONCE
             };
             match groups.last_mut().filter(|group| follows(group)) {
@@ -194,13 +200,14 @@ impl Pieces {
     }
 
     /// Pieces that follow each other.
-    fn fetch_group(&self, group: &[Stored]) -> Result<Vec<(Piece, Bytes)>> {
+    fn fetch_group(&self, group: &[Stored]) -> Result<Vec<(Stored, Bytes)>> {
         let (first, last) = (&group[0].piece, &group[group.len() - 1].piece);
         let key = segment_key(group[0].writer, first.segment);
         self.requests.fetch_add(1, Ordering::Relaxed);
         let bytes = self.store.get_range(&key, u64::from(first.at)..u64::from(last.at) + last.bytes())?;
         let mut read = Vec::with_capacity(group.len());
-        for Stored { piece, .. } in group {
+        for stored in group {
+            let piece = &stored.piece;
             let from = (piece.at - first.at) as usize;
             let own = &bytes[from..from + piece.bytes() as usize];
             if digest(own) != piece.digest {
@@ -208,7 +215,7 @@ impl Pieces {
                 return Err(self.damaged(&key, &format!("bytes {} to {to} are not those that were put", piece.at)));
             }
             // A part of the answer would keep all of it in memory.
-            read.push((*piece, if group.len() == 1 { bytes.clone() } else { Bytes::copy_from_slice(own) }));
+            read.push((*stored, if group.len() == 1 { bytes.clone() } else { Bytes::copy_from_slice(own) }));
         }
         Ok(read)
     }
@@ -224,7 +231,7 @@ impl<'a> Claimed<'a> {
     /// Those of `missing` that no other thread asks for; where that is none, it has waited for an answer to another.
     fn claim(owner: &'a Pieces, missing: Vec<Stored>) -> Claimed<'a> {
         let mut asked = owner.asked.lock();
-        let is_free = |stored: &Stored| asked.insert((stored.piece.segment, stored.piece.at));
+        let is_free = |stored: &Stored| asked.insert(stored.spot());
         let pieces: Vec<Stored> = missing.into_iter().filter(is_free).collect();
         if pieces.is_empty() {
             owner.answered.wait(&mut asked);
@@ -237,8 +244,8 @@ impl<'a> Claimed<'a> {
 impl Drop for Claimed<'_> {
     fn drop(&mut self) {
         let mut asked = self.owner.asked.lock();
-        for piece in &self.pieces {
-            asked.remove(&(piece.piece.segment, piece.piece.at));
+        for stored in &self.pieces {
+            asked.remove(&stored.spot());
         }
         self.owner.answered.notify_all();
     }

@@ -8,7 +8,6 @@ use bytes::Bytes;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,10 +47,9 @@ impl std::fmt::Debug for RangedImage {
 }
 
 impl RangedImage {
-    /// The object `key` of a store, as it is now, with a cache of so many bytes, in a file in `folder` or in memory.
-    /// When it is replaced, reads fail.
-    pub fn open(store: &Store, key: &str, cache_bytes: u64, folder: Option<&Path>) -> Result<RangedImage> {
-        let file = folder.map(LocalFile::in_folder).transpose()?;
+    /// The object `key` of a store, as it is now, with a cache of so many bytes, in `file` or in memory. When it is
+    /// replaced, reads fail.
+    pub fn open(store: &Store, key: &str, cache_bytes: u64, file: Option<Arc<LocalFile>>) -> Result<RangedImage> {
         let (len, version) = store.head(key)?;
         let parts = (cache_bytes / PART).max(16);
         let cache = Cache::with_weighter(parts as usize, parts * PART, ByBytes);

@@ -61,6 +61,9 @@ pub fn record_key(name: &str, volume: &[u8; 16], epoch: u64, sequence: u64) -> S
 }
 
 impl Record {
+    /// Bytes of a record that ends an epoch.
+    pub const END_BYTES: u64 = (8 + 16 + 8 + 8 + DIGEST + 8 + 1 + DIGEST) as u64;
+
     /// Its object, and the digest of that.
     pub fn encode(&self) -> (Vec<u8>, Digest) {
         let mut out = MAGIC.to_vec();

@@ -92,9 +92,13 @@ impl Root {
         unhex(&self.chain).unwrap_or_default()
     }
 
-    /// Whether it names the same map and the same log as another root of the volume.
+    /// Whether it names the same map and the same log as another root of the volume. Where the store was put back to an
+    /// older state, only the writer tells two epochs with one number apart.
     pub fn has_map_of(&self, other: &Root) -> bool {
-        let of = |root: &Root| (root.volume.clone(), root.epoch, root.sequence, root.table.clone());
+        let of = |root: &Root| {
+            let writer = root.writer.as_ref().map(|writer| writer.id.clone());
+            (root.volume.clone(), root.epoch, writer, root.sequence, root.chain.clone(), root.table.clone())
+        };
         of(self) == of(other)
     }
 
@@ -114,7 +118,10 @@ impl Root {
         if root.format != FORMAT {
             return Err(damaged("is of another version than 'butterfs volume 1'"));
         }
-        let sound = unhex::<16>(&root.volume).is_some() && unhex::<16>(&root.chain).is_some();
+        // Both are shown.
+        let is_shown = |text: &str| text.len() <= 256 && !text.contains(char::is_control);
+        let writer = root.writer.as_ref().is_none_or(|writer| is_shown(&writer.host) && is_shown(&writer.id));
+        let sound = writer && unhex::<16>(&root.volume).is_some() && unhex::<16>(&root.chain).is_some();
         let table = root.table.as_ref().is_none_or(|table| {
             let digits = unhex::<8>(&table.writer).is_some() && unhex::<16>(&table.digest).is_some();
             digits && table.at <= u64::from(u32::MAX) && table.len <= MOST_TABLE

@@ -432,7 +432,10 @@ impl Volume {
                     // Read back soon, more often than not.
                     for (bytes, home) in contents.iter().zip(&homes) {
                         let chunks = bytes.chunks((PIECE_BLOCKS * BLOCK) as usize);
-                        home.iter().zip(chunks).for_each(|(piece, bytes)| self.pieces.keep(piece, bytes));
+                        let keep = |(piece, bytes): (&Piece, &[u8])| {
+                            self.pieces.keep(&Stored { piece: *piece, writer: writing.id }, bytes);
+                        };
+                        home.iter().zip(chunks).for_each(keep);
                     }
                     let mut state = self.state.lock();
                     writes.iter().zip(homes).for_each(|(write, home)| drop(write.home.set(home)));

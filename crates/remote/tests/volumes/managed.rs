@@ -27,6 +27,67 @@ fn fill(device: &ObjectDevice, seed: u64) {
 }
 
 #[test]
+fn the_writer_of_a_removed_volume_is_refused() {
+    let store = Store::in_memory();
+    let sleeps = |name| {
+        let device = ObjectDevice::open(&store, &named(name)).unwrap();
+        fill(&device, 1);
+        device
+    };
+    let is_refused = |device: ObjectDevice| {
+        device.write_at(0, &[1; 4096]).unwrap();
+        assert!(device.flush().is_err() && device.flush().is_err() && device.close().is_err());
+    };
+    make(&store, "main", LEN).unwrap();
+    let (first, second) = (sleeps("main"), sleeps("main"));
+    manage::remove(&store, &named("main")).unwrap();
+    [first, second].into_iter().for_each(is_refused);
+    assert_eq!(manage::list(&store).unwrap().len(), 0);
+    // Neither does anything of it meet a new volume of the name.
+    make(&store, "main", LEN).unwrap();
+    let third = sleeps("main");
+    store.put("volumes/main/root", "garbage").unwrap();
+    let careful = Options { takeover: false, ..named("main") };
+    assert_eq!(manage::remove(&store, &careful).unwrap_err().kind(), Kind::Damaged);
+    manage::remove(&store, &named("main")).unwrap();
+    assert!(third.close().is_err());
+    make(&store, "main", LEN).unwrap();
+    assert!(content(&ObjectDevice::open(&store, &named("main")).unwrap()) == vec![0; LEN as usize]);
+}
+
+#[test]
+fn a_store_that_is_put_back_shows_a_reader_no_mixture() {
+    let (store, older) = (Store::in_memory(), Store::in_memory());
+    let copy = |from: &Store, to: &Store| {
+        to.list("").unwrap().iter().for_each(|entry| to.delete(&entry.key).unwrap());
+        let put = |key: &str| to.put(key, from.get(key, 1 << 30).unwrap().bytes).map(drop).unwrap();
+        from.list("").unwrap().iter().for_each(|entry| put(&entry.key));
+    };
+    make(&store, "main", LEN).unwrap();
+    let device = ObjectDevice::open(&store, &named("main")).unwrap();
+    fill(&device, 1);
+    device.close().unwrap();
+    copy(&store, &older);
+    let write = |seed| {
+        let device = ObjectDevice::open(&store, &named("main")).unwrap();
+        fill(&device, seed);
+        device
+    };
+    let first = write(2);
+    let mut reader = ObjectDevice::open_read_only(&store, &named("main")).unwrap();
+    assert!(content(&reader) == content(&first));
+    drop(first);
+    copy(&older, &store);
+    let second = write(3);
+    for seed in 4..8 {
+        // Roots and logs of the two histories have the same numbers.
+        reader = reader.newer().unwrap().unwrap_or(reader);
+        assert!(content(&reader) == content(&second));
+        fill(&second, seed);
+    }
+}
+
+#[test]
 fn clones_share_and_stay_apart() {
     let store = Store::in_memory();
     make(&store, "main", LEN).unwrap();

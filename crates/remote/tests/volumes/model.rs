@@ -1,7 +1,7 @@
 //! Random work on a volume beside the same work on memory, with crashes.
 
 use butterfs_device::{BlockDevice, MemoryDevice};
-use butterfs_remote::{Limits, ObjectDevice, Options, make};
+use butterfs_remote::{Limits, LocalFile, ObjectDevice, Options, make};
 use butterfs_store::{Kind, Settings, Store};
 use butterfs_testkit::object_server::{Fate, Server};
 use butterfs_testkit::rng::Rng;
@@ -119,7 +119,7 @@ fn what_was_flushed_is_there_after_a_crash() {
 #[test]
 fn caches_in_a_file_serve_as_those_in_memory() {
     let folder = butterfs_testkit::scratch::Scratch::new("volume-caches");
-    let options = Options { folder: Some(folder.path().to_owned()), ..small() };
+    let options = Options { file: Some(LocalFile::in_folder(folder.path()).unwrap()), ..small() };
     lives_with(&Store::in_memory(), &options, 11, 4);
     // More than memory has for written blocks, while the server answers nothing.
     let stands_still = Arc::new(AtomicBool::new(false));

@@ -2,7 +2,7 @@
 
 use crate::model::open;
 use butterfs_device::BlockDevice;
-use butterfs_remote::RangedImage;
+use butterfs_remote::{LocalFile, RangedImage};
 use butterfs_store::{Settings, Store};
 use butterfs_testkit::object_server::{Fate, Server};
 use butterfs_testkit::rng::Rng;
@@ -36,7 +36,9 @@ fn an_image_that_is_replaced_is_not_mixed() {
     let server = Server::start(|_| Fate::Served);
     let store = open(&server);
     store.put("disk.raw", vec![1; 4 << 20]).unwrap();
-    let image = RangedImage::open(&store, "disk.raw", 1 << 20, Some(&std::env::temp_dir())).unwrap();
+    let image =
+        RangedImage::open(&store, "disk.raw", 1 << 20, Some(LocalFile::in_folder(&std::env::temp_dir()).unwrap()))
+            .unwrap();
     let mut read = [0; 512];
     image.read_at(0, &mut read).unwrap();
     store.put("disk.raw", vec![2; 4 << 20]).unwrap();

@@ -8,9 +8,9 @@ use crate::stores;
 use butterfs_device::BlockDevice;
 use butterfs_fs::Env;
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
-use butterfs_remote::{ObjectDevice, RangedImage};
+use butterfs_remote::{LocalFile, ObjectDevice, RangedImage};
 use butterfs_store::{Error, Kind, Settings, Store};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +40,7 @@ pub struct Options {
     volume: butterfs_remote::Options,
     store: Settings,
     follow: Option<Duration>,
+    cache_dir: Option<PathBuf>,
     cache_size: Option<u64>,
     write_back: Option<u64>,
 }
@@ -60,7 +61,7 @@ impl Options {
             }
         }
         let limits = &mut own.volume.limits;
-        if own.volume.folder.is_some() {
+        if own.cache_dir.is_some() {
             (limits.cache, limits.write_back) = (CACHE_ON_DISK, WRITE_BACK_ON_DISK);
         }
         limits.cache = own.cache_size.unwrap_or(limits.cache);
@@ -93,7 +94,7 @@ impl Options {
             "give_up_after" => self.store.give_up_after = seconds()?,
             "cache_size" => self.cache_size = Some(bytes()?),
             "write_back" => self.write_back = Some(bytes()?),
-            "cache_dir" => self.volume.folder = Some(text()?.into()),
+            "cache_dir" => self.cache_dir = Some(text()?.into()),
             "keep" => self.volume.limits.keep = seconds()?,
             _ => return Ok(false),
         }
@@ -118,8 +119,10 @@ enum Device {
 impl Remote {
     /// Opens the volume or image at a URL. With `create`, a volume of that size is made first, if there is none.
     pub fn open(url: &str, options: Options, read_only: bool, create: Option<u64>) -> Result<Stored, CliError> {
-        let Options { volume: options, store: settings, follow, .. } = options;
+        let Options { volume: mut options, store: settings, follow, cache_dir, .. } = options;
         let store = Store::open(url, &settings).map_err(stores::refused)?;
+        // Once: later the folder may be somewhere else, or below the mount.
+        options.file = cache_dir.as_deref().map(LocalFile::in_folder).transpose().map_err(stores::refused)?;
         let made = create.map_or(Ok(false), |bytes| make(&store, &options, bytes))?;
         let (device, read_only) = match open_volume(&store, &options, read_only) {
             Ok((device, read_only)) => (Device::Volume(Arc::new(device)), read_only),
@@ -220,7 +223,7 @@ fn open_volume(
 /// The object at a URL as a raw image.
 fn open_image(url: &str, settings: &Settings, options: &butterfs_remote::Options) -> Result<RangedImage, Error> {
     let (folder, key) = url.trim_end_matches('/').rsplit_once('/').unwrap_or((url, ""));
-    RangedImage::open(&Store::open(folder, settings)?, key, options.limits.cache, options.folder.as_deref())
+    RangedImage::open(&Store::open(folder, settings)?, key, options.limits.cache, options.file.clone())
 }
 
 fn nothing_there(url: &str, options: &butterfs_remote::Options) -> CliError {
@@ -234,11 +237,12 @@ fn make(store: &Store, options: &butterfs_remote::Options, bytes: u64) -> Result
         Err(error) if error.kind() == Kind::Exists => return Ok(false),
         outcome => outcome.map_err(stores::refused)?,
     }
-    let device = Arc::new(ObjectDevice::open(store, options)?);
-    let made = mkfs(&[device.clone() as Arc<dyn BlockDevice>], &MkfsOptions::default(), &Env::system());
-    let closed =
-        made.map_err(CliError::from).and_then(|_| device.close().map_err(|error| CliError::failed(error.to_string())));
-    closed.map(|()| true).inspect_err(|_| {
+    let fill = || -> Result<(), CliError> {
+        let device = Arc::new(ObjectDevice::open(store, options)?);
+        mkfs(&[device.clone() as Arc<dyn BlockDevice>], &MkfsOptions::default(), &Env::system())?;
+        device.close().map_err(|error| CliError::failed(error.to_string()))
+    };
+    fill().map(|()| true).inspect_err(|_| {
         // A volume without a filesystem would stand in the way of the next attempt.
         let _ = butterfs_remote::manage::remove(store, &butterfs_remote::Options { takeover: true, ..options.clone() });
     })
