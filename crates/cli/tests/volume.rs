@@ -13,7 +13,8 @@ use common::{Ran, ran};
 use mounted::{Bed, eventually, text};
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -299,6 +300,29 @@ fn a_mount_that_follows_shows_what_the_writer_makes_durable() {
     open.read_at(&mut begin, 0).unwrap();
     assert_eq!(&begin, b"\0\x002\n", "a file that is open");
     drop(open);
+    // A removed file, and another one with its number, are not what was open.
+    shell(at, "echo mine > mine; mkdir own; sync mine own");
+    eventually(|| seen("mine") == "mine\n" && other.join("own").exists());
+    let (mine, own) = (fs::File::open(other.join("mine")).unwrap(), fs::File::open(other.join("own")).unwrap());
+    let number = mine.metadata().unwrap().ino();
+    shell(at, "rm mine; rmdir own");
+    cloud.ok(&["umount", text(at)]);
+    cloud.mount("noatime");
+    shell(at, "umask 077; echo secret > secret; mkdir hidden; touch hidden/name; sync secret hidden/name");
+    eventually(|| seen("secret") == "secret\n");
+    assert_eq!(
+        fs::metadata(other.join("secret")).unwrap().ino(),
+        number,
+        "the test is about numbers that are used again"
+    );
+    let stale = |result: std::io::Result<usize>| assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ESTALE));
+    stale(mine.read_at(&mut begin, 0));
+    stale(mine.metadata().map(|_| 0));
+    stale(
+        fs::read_dir(format!("/proc/self/fd/{}", own.as_raw_fd()))
+            .and_then(|mut list| list.next().map_or(Ok(0), |entry| entry.map(|_| 0))),
+    );
+    drop((mine, own));
     // What is only fsynced comes too; what is written and not synced does not.
     shell(at, "echo three > d/file; sync d/file");
     eventually(|| seen("d/file") == "three\n");

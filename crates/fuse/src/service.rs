@@ -150,14 +150,15 @@ impl Service {
         self.kind
     }
 
-    /// Waits for the unmount, makes everything durable, and tells those who wait for it. The error is a sentence.
-    pub fn finish(self) -> Result<(), String> {
+    /// Waits for the unmount, makes everything durable, has `close` give the storage up, and tells those who wait for it.
+    /// The error is a sentence.
+    pub fn finish(self, close: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
         let end = self.session.wait();
         if let Some(control) = &self.control {
             control.ending();
         }
         let outcome = match end {
-            End::Unmounted => self.adaptor.close(),
+            End::Unmounted => self.adaptor.close().and_then(|()| close()),
             End::Broken => Err("the server failed; changes since the last commit are lost".to_owned()),
         };
         tell(&self.adaptor, &self.log);
@@ -254,16 +255,16 @@ fn keep_up(adaptor: Weak<Adaptor>, follow: Follow, log: Log) -> io::Result<()> {
             if !adaptor.upgrade().is_some_and(|adaptor| adaptor.is_replaceable()) {
                 return;
             }
-            let newer = (follow.newer)();
-            match &newer {
+            let shown = (follow.newer)().and_then(|newer| match (newer, adaptor.upgrade()) {
+                (Some(newer), Some(adaptor)) => adaptor.show(newer),
+                _ => Ok(()),
+            });
+            match &shown {
                 Err(why) if !behind => log(&format!("the mount shows an older state, and tries to follow: {why}")),
                 Ok(_) if behind => log("the mount follows again"),
                 _ => {}
             }
-            behind = newer.is_err();
-            if let (Ok(Some(newer)), Some(adaptor)) = (newer, adaptor.upgrade()) {
-                adaptor.show(newer);
-            }
+            behind = shown.is_err();
         }
     };
     std::thread::Builder::new().name("follow".into()).spawn(watch).map(drop)

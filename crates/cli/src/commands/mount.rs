@@ -206,7 +206,7 @@ impl Args {
             true => background::announce(out).map(|()| None)?,
             false => Some(Supervisor::ready(&mountpoint)),
         };
-        let finished = service.finish().and_then(|()| remote.map_or(Ok(()), |remote| remote.close()));
+        let finished = service.finish(|| remote.map_or(Ok(()), |remote| remote.close()));
         finished.map_err(|why| {
             if in_background {
                 log(&format!("{}: {why}", self.mountpoint().display()));

@@ -7,7 +7,19 @@ use crate::inode::attr::{Attr, Caller, SetAttr, SetTime};
 use crate::inode::{Inode, InodeId};
 use crate::namespace::{DirEntry, RenameMode};
 use butterfs_ondisk::items::inode_flags;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
+
+/// Inodes that references are counted to, and whether each is still the same inode at a later moment.
+#[derive(Clone, Debug, Default)]
+pub struct References(FxHashMap<InodeId, bool>);
+
+impl References {
+    /// Each inode once, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (InodeId, bool)> + '_ {
+        self.0.iter().map(|(id, same)| (*id, *same))
+    }
+}
 
 /// Every call that returns an entry (lookup, create, mkdir, mknod, symlink, link, tmpfile, each entry of
 /// readdirplus) counts a reference to its inode, which [`forget`](Filesystem::forget) gives back. References and
@@ -25,15 +37,41 @@ impl Filesystem {
         self.0.inodes.forget(id, count);
     }
 
-    /// Takes over the references that are counted at another instance of the same filesystem, which changed nothing.
-    /// Returns their inodes. One that does not exist here is stale: operations on it fail until it is forgotten.
-    pub fn adopt_references(&self, other: &Filesystem) -> Vec<InodeId> {
-        let _operation = self.begin();
-        let adopt = |(id, count)| {
-            self.0.inodes.retain_many(id, count);
-            id
+    /// The inodes that references are counted to at another instance, which shows the same filesystem at an earlier
+    /// moment, and whether each of them is the same inode here: its number may be free or another's now.
+    pub fn compare_references(&self, other: &Filesystem) -> Result<References> {
+        let (_operation, _others) = (self.begin(), other.begin());
+        let ids = other.0.inodes.lookups().into_iter().map(|(id, _)| id);
+        let same = |id| Ok((id, self.is_same_inode(other, id)?));
+        ids.map(same).collect::<Result<_>>().map(References)
+    }
+
+    /// Takes over the references that are counted at another instance of the same filesystem, which changes nothing.
+    /// `compared` saves work; what it does not know is compared now. Returns all inodes, and whether each of them is
+    /// the same here. References to others are not taken over.
+    pub fn adopt_references(&self, other: &Filesystem, compared: &References) -> Result<References> {
+        let (_operation, _others) = (self.begin(), other.begin());
+        let lookups = other.0.inodes.lookups();
+        let same = |id: InodeId| compared.0.get(&id).map_or_else(|| self.is_same_inode(other, id), |same| Ok(*same));
+        let all = lookups.iter().map(|(id, _)| Ok((*id, same(*id)?))).collect::<Result<FxHashMap<_, _>>>()?;
+        for (id, count) in lookups {
+            if all[&id] {
+                self.0.inodes.retain_many(id, count);
+            }
+        }
+        Ok(References(all))
+    }
+
+    fn is_same_inode(&self, other: &Filesystem, id: InodeId) -> Result<bool> {
+        let born = |filesystem: &Filesystem| match filesystem.0.names.getattr(id) {
+            Err(error) if error.is(Errno::ENOENT) || error.is(Errno::ESTALE) => Ok(None),
+            attr => attr.map(|attr| Some((attr.generation, attr.btime))),
         };
-        other.0.inodes.lookups().into_iter().map(adopt).collect()
+        Ok(match (born(other)?, born(self)?) {
+            (Some(before), Some(now)) => before == now,
+            // Without a name and open, or gone.
+            _ => false,
+        })
     }
 
     /// Counts an open handle.

@@ -3,7 +3,7 @@
 use crate::meter::{Operation, Reach};
 use crate::world::ROOT;
 use Reach::{All, One};
-use butterfs_fs::{InodeId, RenameMode, SetAttr, inode_flags};
+use butterfs_fs::{InodeId, References, RenameMode, SetAttr, inode_flags};
 
 /// See the [module](self).
 pub const OPERATIONS: &[Operation] = &[
@@ -19,7 +19,11 @@ pub const OPERATIONS: &[Operation] = &[
     }),
     Operation::new("adopt_references", "", All, |s, m| {
         let other = s.world.after_power_cut();
-        m.call(s, || other.fs.adopt_references(&s.world.fs));
+        m.call(s, || other.fs.adopt_references(&s.world.fs, &References::default()).unwrap());
+    }),
+    Operation::new("compare_references", "", All, |s, m| {
+        let other = s.world.after_power_cut();
+        m.call(s, || other.fs.compare_references(&s.world.fs).unwrap());
     }),
     Operation::new("acquire", "", One, |s, m| {
         m.call(s, || s.world.fs.acquire(s.file));

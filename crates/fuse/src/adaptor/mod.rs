@@ -107,10 +107,10 @@ impl Adaptor {
 
     /// Shows a newer state of a filesystem that is only read and that another host changes. Not for threads that serve
     /// requests.
-    pub fn show(&self, newer: Filesystem) {
-        for id in self.0.engine.show(newer) {
-            self.0.write_back(self.0.nodes.node(id));
-        }
+    pub fn show(&self, newer: Filesystem) -> Result<(), String> {
+        let known = self.0.engine.show(newer, &self.0.nodes)?;
+        known.into_iter().for_each(|node| self.0.write_back(node));
+        Ok(())
     }
 
     /// Whether the filesystem was opened read-only, and no mount has become writable since.
@@ -126,7 +126,9 @@ impl Adaptor {
 
     /// Messages about events on the devices, oldest first.
     pub fn take_messages(&self) -> Vec<String> {
-        self.0.filesystem().take_messages()
+        let mut messages = self.0.engine.take_messages();
+        messages.extend(self.0.filesystem().take_messages());
+        messages
     }
 
     /// Bytes that the engine's caches and tables hold, about.
@@ -144,7 +146,7 @@ impl Adaptor {
         if read_only {
             self.0.write_back_all();
         } else {
-            self.0.engine.upgrade()?;
+            self.0.engine.upgrade(&self.0.nodes)?;
         }
         self.0.filesystem().set_read_only(read_only).map_err(|error| error.to_string())
     }
@@ -261,10 +263,10 @@ impl Shared {
     /// have been made writable since: mount(2) tells the kernel, but the kernel does not tell the server.
     fn serve_writably(&self, request: &Request<'_>, payload: &mut Vec<u8>) -> Outcome {
         let outcome = {
-            let _steady = self.engine.steady();
+            let _steady = self.engine.steady(matches!(request.operation, Operation::Read { .. }));
             self.serve(request, payload)
         };
-        if outcome == Err(Errno::ROFS) && self.engine.follow_remount() {
+        if outcome == Err(Errno::ROFS) && self.engine.follow_remount(&self.nodes) {
             payload.clear();
             return self.serve(request, payload);
         }

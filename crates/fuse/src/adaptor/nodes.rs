@@ -9,7 +9,9 @@
 //! | anything else | 2^63 and up, in the order of appearance |
 //!
 //! # Invariants
-//! 1. A number stands for one inode and an inode has one number, for the life of the mount.
+//! 1. A number stands for one inode and an inode has one number, for the life of the mount. When another host has
+//!    removed an inode that the kernel knows, its node id is retired: it leads nowhere any more, and an inode that has
+//!    its number later gets a node id of the table.
 //! 2. All but the last row are computed, so they are the same in every mount, and a number that the kernel kept for
 //!    an NFS client means the same after everything here was forgotten.
 //!
@@ -19,7 +21,8 @@
 use crate::protocol::flags::ROOT_ID;
 use butterfs_fs::{Ino, InodeId, TreeId};
 use parking_lot::RwLock;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bits of an inode number that is computed.
 const INO_BITS: u32 = 40;
@@ -36,6 +39,16 @@ pub struct Nodes {
     /// The subvolume that was mounted first.
     plain: TreeId,
     table: RwLock<Table>,
+    has_retired: AtomicBool,
+    retired: RwLock<Retired>,
+}
+
+/// Node ids that lead nowhere any more.
+#[derive(Default)]
+struct Retired {
+    nodes: FxHashSet<u64>,
+    /// The node ids of those who have the number of a retired one.
+    replaced: FxHashMap<InodeId, u64>,
 }
 
 #[derive(Default)]
@@ -47,12 +60,29 @@ struct Table {
 impl Nodes {
     /// The numbers of a superblock whose root directory is `root`. Inodes of the tree `plain` keep their own.
     pub fn new(root: InodeId, plain: TreeId) -> Nodes {
-        Nodes { root, plain, table: RwLock::default() }
+        Nodes { root, plain, table: RwLock::default(), has_retired: AtomicBool::new(false), retired: RwLock::default() }
     }
 
     /// The node id of an inode.
     pub fn node(&self, id: InodeId) -> u64 {
-        if id == self.root { ROOT_ID } else { self.number(id) }
+        if id == self.root {
+            return ROOT_ID;
+        }
+        let replaced = || self.retired.read().replaced.get(&id).copied();
+        self.has_retired.load(Ordering::Acquire).then(replaced).flatten().unwrap_or_else(|| self.number(id))
+    }
+
+    /// Lets the node id of an inode lead nowhere from now on; returns it.
+    pub fn retire(&self, id: InodeId) -> u64 {
+        let node = self.node(id);
+        if node != ROOT_ID {
+            let next = self.table.write().push(id);
+            let mut retired = self.retired.write();
+            retired.nodes.insert(node);
+            retired.replaced.insert(id, next);
+            self.has_retired.store(true, Ordering::Release);
+        }
+        node
     }
 
     /// The inode number that users see.
@@ -60,10 +90,13 @@ impl Nodes {
         if id.is_placeholder() { PLACEHOLDER_INO } else { self.number(id) }
     }
 
-    /// The inode of a node id; none for a number that was never given out.
+    /// The inode of a node id; none for a number that was never given out, or is retired.
     pub fn inode(&self, node: u64) -> Option<InodeId> {
         if node == ROOT_ID {
             return Some(self.root);
+        }
+        if self.has_retired.load(Ordering::Acquire) && self.retired.read().nodes.contains(&node) {
+            return None;
         }
         if node >= TABLE {
             return self.table.read().by_number.get((node - TABLE) as usize).copied();
@@ -94,11 +127,19 @@ impl Nodes {
             return *number;
         }
         let mut table = self.table.write();
-        let Table { by_inode, by_number } = &mut *table;
-        *by_inode.entry(id).or_insert_with(|| {
-            by_number.push(id);
-            TABLE + (by_number.len() as u64 - 1)
-        })
+        if let Some(number) = table.by_inode.get(&id) {
+            return *number;
+        }
+        let number = table.push(id);
+        table.by_inode.insert(id, number);
+        number
+    }
+}
+
+impl Table {
+    fn push(&mut self, id: InodeId) -> u64 {
+        self.by_number.push(id);
+        TABLE + (self.by_number.len() as u64 - 1)
     }
 }
 
@@ -127,6 +168,24 @@ mod tests {
             }
         }
         assert_eq!(nodes.inode(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_retired_number_leads_nowhere() {
+        let nodes = Nodes::new(id(5, 256), TreeId(5));
+        for id in [id(5, 300), id(u64::MAX, 300)] {
+            let first = nodes.node(id);
+            assert_eq!(nodes.retire(id), first);
+            let second = nodes.node(id);
+            assert_ne!(second, first);
+            assert_eq!((nodes.inode(first), nodes.inode(second)), (None, Some(id)));
+            assert_eq!(nodes.retire(id), second);
+            assert_eq!(nodes.inode(second), None);
+            assert_eq!(nodes.inode(nodes.node(id)), Some(id));
+        }
+        assert_eq!((nodes.ino(id(5, 300)), nodes.node(id(5, 301))), (300, 301));
+        assert_eq!(nodes.retire(id(5, 256)), ROOT_ID);
+        assert_eq!(nodes.inode(ROOT_ID), Some(id(5, 256)));
     }
 
     #[test]

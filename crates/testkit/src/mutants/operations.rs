@@ -27,6 +27,7 @@ pub const ELSEWHERE: &[&str] = &[
     "go_down",
     "halt_switch",
     "adopt_references",
+    "compare_references",
     "forget",
     // They move chunks or change devices; tests of devices, balance and discards.
     "begin_replace_at",

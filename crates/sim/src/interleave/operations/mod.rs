@@ -41,6 +41,7 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ("go_down", "nothing is true after it; tests of their own"),
     ("set_read_only", "what comes after it is refused; tests of mounts"),
     ("adopt_references", "of two filesystems; tests of mounts"),
+    ("compare_references", "of two filesystems; tests of mounts"),
     ("release", "each run ends with it"),
     ("forget", "each thread ends with it"),
     ("booking_cost", "a count for tests"),
