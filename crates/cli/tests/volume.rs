@@ -401,9 +401,9 @@ fn words_that_make_no_sense_are_sentences() {
         (vec!["mount", "-o", "follow=0", &cloud.url, at], "it takes at least one second"),
         (vec!["mount", "nfs://bucket/x", at], "no store has the scheme 'nfs'"),
         (vec!["mount", &cloud.url, "/dev/null", at], "is on one device, not on 2"),
-        (vec!["volume", "clone", &cloud.url, "main", "new"], "there is no such object"),
-        (vec!["volume", "rm", &cloud.url, "main"], "there is no such object"),
-        (vec!["volume", "export", &cloud.url, "main", "/dev/null/x"], "there is no such object"),
+        (vec!["volume", "clone", &cloud.url, "main", "new"], "has no volume 'main'"),
+        (vec!["volume", "rm", &cloud.url, "main"], "has no volume 'main'"),
+        (vec!["volume", "export", &cloud.url, "main", "/dev/null/x"], "has no volume 'main'"),
     ];
     for (words, sentence) in refused {
         let ran = cloud.run(&words);

@@ -150,8 +150,8 @@ impl Service {
         self.kind
     }
 
-    /// Waits for the unmount, makes everything durable, has `close` give the storage up, and tells those who wait for it.
-    /// The error is a sentence.
+    /// Waits for the unmount, makes everything durable, has `close` give the storage up, and tells those who wait for
+    /// it. The error is a sentence.
     pub fn finish(self, close: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
         let end = self.session.wait();
         if let Some(control) = &self.control {

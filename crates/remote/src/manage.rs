@@ -38,19 +38,18 @@ pub fn names(store: &Store) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// All volumes, by name.
-pub fn list(store: &Store) -> Result<Vec<Listed>> {
-    let mut listed = Vec::new();
-    for name in names(store)? {
-        let (Volume { state, .. }, root, _) = open::reader(store, &options_of(&name))?;
-        let state = state.into_inner();
-        let Root { length, frozen, made, writer, .. } = root;
-        let mapped: u64 = state.table.segments.values().map(|segment| u64::from(segment.live)).sum();
-        let logged: u64 = state.recent.iter().filter(|run| !run.value.is_zeros()).map(|run| run.blocks * BLOCK).sum();
-        let used = mapped + logged;
-        listed.push(Listed { name, length, used, frozen, made, writer });
-    }
-    Ok(listed)
+/// All volumes, by name; of a damaged one the error that says so.
+pub fn list(store: &Store) -> Result<Vec<Result<Listed>>> {
+    Ok(names(store)?.into_iter().map(|name| look_at(store, name)).collect())
+}
+
+fn look_at(store: &Store, name: String) -> Result<Listed> {
+    let (Volume { state, .. }, root, _) = open::reader(store, &options_of(&name))?;
+    let state = state.into_inner();
+    let Root { length, frozen, made, writer, .. } = root;
+    let mapped: u64 = state.table.segments.values().map(|segment| u64::from(segment.live)).sum();
+    let logged: u64 = state.recent.iter().filter(|run| !run.value.is_zeros()).map(|run| run.blocks * BLOCK).sum();
+    Ok(Listed { name, length, used: mapped + logged, frozen, made, writer })
 }
 
 fn options_of(name: &str) -> Options {

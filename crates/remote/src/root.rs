@@ -112,7 +112,10 @@ impl Root {
     /// Reads the root of a volume.
     pub fn read(store: &Store, name: &str) -> Result<(Root, Version)> {
         let key = root_key(name);
-        let object = store.get(&key, MOST_BYTES)?;
+        let object = store.get(&key, MOST_BYTES).map_err(|error| match error.kind() {
+            Kind::NotFound => Error::new(Kind::NotFound, format!("{} has no volume '{name}'", store.shown(""))),
+            _ => error,
+        })?;
         let damaged = |rule: &str| Error::new(Kind::Damaged, format!("{} {rule}", store.shown(&key)));
         let root: Root = serde_json::from_slice(&object.bytes).map_err(|_| damaged("is no root of a volume"))?;
         if root.format != FORMAT {

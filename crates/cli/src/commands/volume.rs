@@ -7,6 +7,7 @@ use crate::error::{CliError, os_message};
 use crate::moments;
 use crate::output::{self, Format};
 use crate::progress::{Progress, Unit};
+use crate::report;
 use butterfs_device::BlockDevice;
 use butterfs_remote::manage::{self, Garbage};
 use butterfs_remote::{ObjectDevice, Options};
@@ -68,10 +69,20 @@ impl Run for LsArgs {
     }
 
     fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
-        let volumes = manage::list(&self.store.store(&self.url)?)?;
-        let volumes: Vec<VolumeJson> = volumes.into_iter().map(shown).collect();
+        let (mut volumes, mut damaged) = (Vec::new(), Vec::new());
+        for volume in manage::list(&self.store.store(&self.url)?)? {
+            match volume {
+                Ok(volume) => volumes.push(shown(volume)),
+                Err(error) => damaged.push(error),
+            }
+        }
+        // The healthy ones are shown first.
+        let last = damaged.pop();
+        damaged.iter().for_each(|error| report::error(&error.to_string()));
+        let outcome = || last.map_or(Ok(()), |error| Err(CliError::from(error)));
         if format == Format::Json {
-            return output::json(out, "volume-ls", &volumes);
+            output::json(out, "volume-ls", &volumes)?;
+            return outcome();
         }
         writeln!(out, "{:<24} {:>10} {:>10}  {:<16}  WRITER", "NAME", "SIZE", "USED", "MADE")?;
         for volume in volumes {
@@ -83,7 +94,7 @@ impl Run for LsArgs {
             let (size, used) = (pretty_size(volume.bytes), pretty_size(volume.used_bytes));
             writeln!(out, "{:<24} {size:>10} {used:>10}  {:<16}  {writer}", volume.name, moments::shown(volume.made))?;
         }
-        Ok(())
+        outcome()
     }
 }
 

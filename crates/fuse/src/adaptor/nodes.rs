@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //! 1. A number stands for one inode and an inode has one number, for the life of the mount. When another host has
-//!    removed an inode that the kernel knows, its node id is retired: it leads nowhere any more, and an inode that has
+//!    removed an inode that the kernel knows, its node id is revoked: it leads nowhere any more, and an inode that has
 //!    its number later gets a node id of the table.
 //! 2. All but the last row are computed, so they are the same in every mount, and a number that the kernel kept for
 //!    an NFS client means the same after everything here was forgotten.
@@ -39,15 +39,15 @@ pub struct Nodes {
     /// The subvolume that was mounted first.
     plain: TreeId,
     table: RwLock<Table>,
-    has_retired: AtomicBool,
-    retired: RwLock<Retired>,
+    has_revoked: AtomicBool,
+    revoked: RwLock<Revoked>,
 }
 
 /// Node ids that lead nowhere any more.
 #[derive(Default)]
-struct Retired {
+struct Revoked {
     nodes: FxHashSet<u64>,
-    /// The node ids of those who have the number of a retired one.
+    /// The node ids of those who have the number of a revoked one.
     replaced: FxHashMap<InodeId, u64>,
 }
 
@@ -60,7 +60,7 @@ struct Table {
 impl Nodes {
     /// The numbers of a superblock whose root directory is `root`. Inodes of the tree `plain` keep their own.
     pub fn new(root: InodeId, plain: TreeId) -> Nodes {
-        Nodes { root, plain, table: RwLock::default(), has_retired: AtomicBool::new(false), retired: RwLock::default() }
+        Nodes { root, plain, table: RwLock::default(), has_revoked: AtomicBool::new(false), revoked: RwLock::default() }
     }
 
     /// The node id of an inode.
@@ -68,19 +68,19 @@ impl Nodes {
         if id == self.root {
             return ROOT_ID;
         }
-        let replaced = || self.retired.read().replaced.get(&id).copied();
-        self.has_retired.load(Ordering::Acquire).then(replaced).flatten().unwrap_or_else(|| self.number(id))
+        let replaced = || self.revoked.read().replaced.get(&id).copied();
+        self.has_revoked.load(Ordering::Acquire).then(replaced).flatten().unwrap_or_else(|| self.number(id))
     }
 
     /// Lets the node id of an inode lead nowhere from now on; returns it.
-    pub fn retire(&self, id: InodeId) -> u64 {
+    pub fn revoke(&self, id: InodeId) -> u64 {
         let node = self.node(id);
         if node != ROOT_ID {
             let next = self.table.write().push(id);
-            let mut retired = self.retired.write();
-            retired.nodes.insert(node);
-            retired.replaced.insert(id, next);
-            self.has_retired.store(true, Ordering::Release);
+            let mut revoked = self.revoked.write();
+            revoked.nodes.insert(node);
+            revoked.replaced.insert(id, next);
+            self.has_revoked.store(true, Ordering::Release);
         }
         node
     }
@@ -90,12 +90,12 @@ impl Nodes {
         if id.is_placeholder() { PLACEHOLDER_INO } else { self.number(id) }
     }
 
-    /// The inode of a node id; none for a number that was never given out, or is retired.
+    /// The inode of a node id; none for a number that was never given out, or is revoked.
     pub fn inode(&self, node: u64) -> Option<InodeId> {
         if node == ROOT_ID {
             return Some(self.root);
         }
-        if self.has_retired.load(Ordering::Acquire) && self.retired.read().nodes.contains(&node) {
+        if self.has_revoked.load(Ordering::Acquire) && self.revoked.read().nodes.contains(&node) {
             return None;
         }
         if node >= TABLE {
@@ -171,20 +171,20 @@ mod tests {
     }
 
     #[test]
-    fn a_retired_number_leads_nowhere() {
+    fn a_revoked_number_leads_nowhere() {
         let nodes = Nodes::new(id(5, 256), TreeId(5));
         for id in [id(5, 300), id(u64::MAX, 300)] {
             let first = nodes.node(id);
-            assert_eq!(nodes.retire(id), first);
+            assert_eq!(nodes.revoke(id), first);
             let second = nodes.node(id);
             assert_ne!(second, first);
             assert_eq!((nodes.inode(first), nodes.inode(second)), (None, Some(id)));
-            assert_eq!(nodes.retire(id), second);
+            assert_eq!(nodes.revoke(id), second);
             assert_eq!(nodes.inode(second), None);
             assert_eq!(nodes.inode(nodes.node(id)), Some(id));
         }
         assert_eq!((nodes.ino(id(5, 300)), nodes.node(id(5, 301))), (300, 301));
-        assert_eq!(nodes.retire(id(5, 256)), ROOT_ID);
+        assert_eq!(nodes.revoke(id(5, 256)), ROOT_ID);
         assert_eq!(nodes.inode(ROOT_ID), Some(id(5, 256)));
     }
 

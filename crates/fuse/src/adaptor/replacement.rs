@@ -123,7 +123,7 @@ impl Engine {
     /// The gate is closed.
     fn replace(&self, fresh: Filesystem, compared: &References, nodes: &Nodes) -> Result<Vec<u64>, String> {
         let adopted = fresh.adopt_references(&self.filesystem(), compared).map_err(|error| error.to_string())?;
-        let known = adopted.iter().map(|(id, same)| if same { nodes.node(id) } else { nodes.retire(id) }).collect();
+        let known = adopted.iter().map(|(id, same)| if same { nodes.node(id) } else { nodes.revoke(id) }).collect();
         self.current.store(Arc::new(fresh));
         Ok(known)
     }
