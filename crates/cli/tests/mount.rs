@@ -161,6 +161,20 @@ fn a_mount_waits_for_a_lock_but_not_for_ever() {
 }
 
 #[test]
+fn the_serving_process_keeps_nothing_of_its_caller_open() {
+    const TEST: &str = "mount_descriptors";
+    let Some(bed) = Bed::new(TEST) else { return };
+    let bed = bed.with_image();
+    let script = r#"exec 9> "$3.lock"; flock 9; "$1" mount "$2" "$3""#;
+    let arguments = ["-ec", script, "sh", BINARY, text(&bed.image), text(&bed.at)];
+    assert!(Command::new("sh").args(arguments).status().unwrap().success());
+    let lock = File::open(bed.at.with_extension("lock")).unwrap();
+    let locked = rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(locked, Ok(()), "the caller's lock is gone with it");
+    bed.umount_ok();
+}
+
+#[test]
 fn refusals_are_sentences() {
     const TEST: &str = "mount_refusals";
     let Some(bed) = Bed::new(TEST) else { return };

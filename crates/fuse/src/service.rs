@@ -15,7 +15,7 @@ use crate::mount::{self, Place, mountinfo};
 use crate::mounts::{self, Asked, Mounts};
 use crate::session::{End, Refusal, Session, connect};
 use crate::system;
-pub use crate::system::{hold_termination, wait_for_termination};
+pub use crate::system::{hold_termination, keep_descriptors, wait_for_termination};
 use crate::transport::Transport;
 use crate::transport::rings::Registered;
 use butterfs_control::{Order, Storage};

@@ -52,6 +52,13 @@ pub fn set_mount_attributes(mount: BorrowedFd<'_>, flags: rustix::mount::MountAt
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Keeps descriptors other than the standard three from programs that this process starts.
+pub fn keep_descriptors() -> io::Result<()> {
+    // SAFETY: only a flag of each descriptor changes, and only exec(2) looks at it.
+    let outcome = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Makes a write beyond the limit of a file's size (`RLIMIT_FSIZE`) an error instead of the end of this process.
 pub fn ignore_file_size_signal() {
     // SAFETY: SIG_IGN runs no code, and the signal is used for nothing else.

@@ -112,6 +112,8 @@ impl Adaptor {
         act: impl FnOnce(&Stage<'_>) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
         let shared = &self.0;
+        // Before inodes are found: what they are is true in this state, which a newer one may replace.
+        let filesystem = shared.filesystem();
         let device = shared.engine.device().ok_or_else(|| Refusal::new(libc::ENODEV, "nothing is mounted yet"))?;
         let reached =
             |descriptor| ReachedInode::of(descriptor, (device, &shared.holds), |shown| shared.nodes.inode(shown));
@@ -122,7 +124,7 @@ impl Adaptor {
         };
         let closed = |parent: InodeId, name: &[u8], is_closed| shared.closed_entries.set(parent, name, is_closed);
         let inodes = Inodes::Reached(&reached);
-        act(&Stage { filesystem: &shared.filesystem(), peer, inodes, changed: &changed, closed: &closed })
+        act(&Stage { filesystem: &filesystem, peer, inodes, changed: &changed, closed: &closed })
     }
 }
 

@@ -16,6 +16,12 @@ pub fn start(args: &Args) -> Result<(), CliError> {
     let mut command = Command::new(program);
     command.arg("mount").arg("--serve").args(args.to_command_line());
     command.stdin(Stdio::null()).stdout(Stdio::piped());
+    // A lock of the caller's, or a file on another mount, would stay open as long as this one is served; but a path can
+    // be that of a descriptor.
+    if !args.paths.iter().any(|path| path.starts_with("/dev/fd") || path.starts_with("/proc")) {
+        // Old kernels cannot.
+        let _ = butterfs_fuse::service::keep_descriptors();
+    }
     let mut process = command.spawn().map_err(|error| cannot("start the serving process", os_message(&error)))?;
     let mut said = Vec::new();
     if let Some(mut output) = process.stdout.take() {
