@@ -158,7 +158,7 @@ impl Volume {
                 }
                 let builder = builder.get_or_insert_with(|| Builder::new(self.next_number()));
                 // It was a part of one piece, so it is one.
-                let value = builder.add(run.start, &bytes).first().copied();
+                let value = builder.add(run.start, bytes).first().copied();
                 edits.add(Run { value, start: run.start, blocks: run.blocks });
             }
         }

@@ -9,6 +9,7 @@
 use crate::bytes_of::{Reader, digest};
 use crate::ranges::Run;
 use crate::table::{BLOCK, PIECE_BLOCKS, Piece};
+use butterfs_store::{PutPayload, PutPayloadMut};
 use bytes::Bytes;
 
 const MAGIC: &[u8; 8] = b"bfsvseg1";
@@ -16,17 +17,20 @@ const LISTED: usize = 14;
 /// Bytes of the longest list: a segment of pieces of one block.
 pub const MOST_LIST: u64 = 64 << 10;
 
+/// Writes that have fewer bytes are copied into parts of so many.
+const SMALL_PARTS: usize = 64 << 10;
+
 /// Collects pieces for a segment.
 pub struct Builder {
     number: u64,
-    bytes: Vec<u8>,
+    content: PutPayloadMut,
     pieces: Vec<Run<Piece>>,
 }
 
 impl Builder {
     /// For the segment with this number.
     pub fn new(number: u64) -> Builder {
-        Builder { number, bytes: Vec::new(), pieces: Vec::new() }
+        Builder { number, content: PutPayloadMut::new().with_block_size(SMALL_PARTS), pieces: Vec::new() }
     }
 
     /// The number of the segment.
@@ -36,42 +40,48 @@ impl Builder {
 
     /// Bytes of pieces.
     pub fn len(&self) -> u64 {
-        self.bytes.len() as u64
+        self.content.content_length() as u64
     }
 
     /// Adds blocks; returns their pieces.
-    pub fn add(&mut self, start: u64, blocks: &[u8]) -> Vec<Piece> {
+    pub fn add(&mut self, start: u64, blocks: Bytes) -> Vec<Piece> {
         let first = self.pieces.len();
-        let mut start = start;
+        let (mut start, mut at) = (start, self.content.content_length() as u32);
         for bytes in blocks.chunks((PIECE_BLOCKS * BLOCK) as usize) {
             let whole = (bytes.len() as u64 / BLOCK) as u16;
-            let at = self.bytes.len() as u32;
             let value = Piece { segment: self.number, at, whole, skip: 0, digest: digest(bytes) };
             self.pieces.push(Run { start, blocks: u64::from(whole), value });
-            self.bytes.extend_from_slice(bytes);
             start += u64::from(whole);
+            at += bytes.len() as u32;
+        }
+        if blocks.len() >= SMALL_PARTS {
+            self.content.push(blocks)
+        } else {
+            self.content.extend_from_slice(&blocks)
         }
         self.pieces[first..].iter().map(|run| run.value).collect()
     }
 
     /// Adds bytes of the map; returns where they begin.
     pub fn add_map(&mut self, bytes: &[u8]) -> u32 {
-        let at = self.bytes.len() as u32;
-        self.bytes.extend_from_slice(bytes);
+        let at = self.content.content_length() as u32;
+        self.content.extend_from_slice(bytes);
         at
     }
 
     /// The object, and its pieces with the blocks that they are of.
-    pub fn finish(self) -> (Bytes, Vec<Run<Piece>>) {
-        let Builder { mut bytes, pieces, .. } = self;
+    pub fn finish(self) -> (PutPayload, Vec<Run<Piece>>) {
+        let Builder { mut content, pieces, .. } = self;
+        let mut end = Vec::with_capacity(pieces.len() * LISTED + 12);
         for run in &pieces {
-            bytes.extend(run.start.to_le_bytes());
-            bytes.extend(run.value.at.to_le_bytes());
-            bytes.extend(run.value.whole.to_le_bytes());
+            end.extend(run.start.to_le_bytes());
+            end.extend(run.value.at.to_le_bytes());
+            end.extend(run.value.whole.to_le_bytes());
         }
-        bytes.extend((pieces.len() as u32).to_le_bytes());
-        bytes.extend(MAGIC);
-        (bytes.into(), pieces)
+        end.extend((pieces.len() as u32).to_le_bytes());
+        end.extend(MAGIC);
+        content.extend_from_slice(&end);
+        (content.freeze(), pieces)
     }
 }
 

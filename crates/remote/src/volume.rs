@@ -423,8 +423,11 @@ impl Volume {
             let mut builder = Builder::new(number);
             let contents: Result<Vec<Bytes>> = writes.iter().map(|write| write.part(0, write.blocks())).collect();
             let put = contents.and_then(|contents| {
-                let homes: Vec<Vec<Piece>> =
-                    writes.iter().zip(&contents).map(|(write, bytes)| builder.add(write.start, bytes)).collect();
+                let homes: Vec<Vec<Piece>> = writes
+                    .iter()
+                    .zip(&contents)
+                    .map(|(write, bytes)| builder.add(write.start, bytes.clone()))
+                    .collect();
                 Ok((self.put_segment(writing, number, builder)?, contents, homes))
             });
             match put {
@@ -452,10 +455,10 @@ impl Volume {
 
     /// Puts a segment.
     pub fn put_segment(&self, writing: &Writing, number: u64, builder: Builder) -> Result<Segment> {
-        let (bytes, _) = builder.finish();
-        let segment = Segment { writer: writing.id, len: bytes.len() as u32, live: 0 };
+        let (content, _) = builder.finish();
+        let segment = Segment { writer: writing.id, len: content.content_length() as u32, live: 0 };
         self.puts.fetch_add(1, Ordering::Relaxed);
-        self.store().create(&segment_key(writing.id, number), bytes)?;
+        self.store().create(&segment_key(writing.id, number), content)?;
         Ok(segment)
     }
 

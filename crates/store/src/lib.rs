@@ -47,6 +47,7 @@ mod store;
 mod url;
 
 pub use error::{Error, Kind, Result};
+pub use object_store::{PutPayload, PutPayloadMut};
 pub use parallel::each;
 pub use settings::Settings;
 pub use store::{Entry, Object, Store, Version};

@@ -9,7 +9,8 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion,
+    GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    UpdateVersion,
 };
 use std::future::Future;
 use std::ops::Range;
@@ -170,21 +171,21 @@ impl Store {
     }
 
     /// Puts an object, whether or not there is one.
-    pub fn put(&self, key: &str, bytes: impl Into<Bytes>) -> Result<Version> {
-        self.put_in_mode("put", key, bytes.into(), PutMode::Overwrite)
+    pub fn put(&self, key: &str, content: impl Into<PutPayload>) -> Result<Version> {
+        self.put_in_mode("put", key, &content.into(), PutMode::Overwrite)
     }
 
     /// Puts an object that is not there yet. One that is there with the same bytes is as good.
-    pub fn create(&self, key: &str, bytes: impl Into<Bytes>) -> Result<Version> {
-        let bytes = bytes.into();
-        let created = self.put_in_mode("create", key, bytes.clone(), PutMode::Create);
-        self.or_equal(created, key, &bytes)
+    pub fn create(&self, key: &str, content: impl Into<PutPayload>) -> Result<Version> {
+        let content = content.into();
+        let created = self.put_in_mode("create", key, &content, PutMode::Create);
+        self.or_equal(created, key, &content)
     }
 
     /// Puts an object in the place of the one with this version.
-    pub fn replace(&self, key: &str, bytes: impl Into<Bytes>, version: &Version) -> Result<Version> {
-        let bytes = bytes.into();
-        let replace = |version| self.put_in_mode("replace", key, bytes.clone(), PutMode::Update(version));
+    pub fn replace(&self, key: &str, content: impl Into<PutPayload>, version: &Version) -> Result<Version> {
+        let content = content.into();
+        let replace = |version| self.put_in_mode("replace", key, &content, PutMode::Update(version));
         let replaced = replace(version.0.clone());
         if !replaced.as_ref().is_err_and(|error| error.kind() == Kind::Conflict) {
             return replaced;
@@ -194,9 +195,9 @@ impl Store {
             // Ceph's gateway (16.2) compares tags as they are without the quotes that it gives them.
             Some(tag) if self.head(key).is_ok_and(|(_, now)| now == *version) => {
                 let again = replace(UpdateVersion { e_tag: Some(tag.to_owned()), version: version.0.version.clone() });
-                self.or_equal(again, key, &bytes)
+                self.or_equal(again, key, &content)
             }
-            _ => self.or_equal(replaced, key, &bytes),
+            _ => self.or_equal(replaced, key, &content),
         }
     }
 
@@ -222,15 +223,15 @@ impl Store {
         Ok(done.map_err(|error| self.failed("list", below, &error))?.into_iter().filter_map(entry).collect())
     }
 
-    fn put_in_mode(&self, doing: &str, key: &str, bytes: Bytes, mode: PutMode) -> Result<Version> {
+    fn put_in_mode(&self, doing: &str, key: &str, content: &PutPayload, mode: PutMode) -> Result<Version> {
         let location = self.location(key)?;
         let done = self.attempt(|| async {
             match (&self.folder, &mode) {
                 (Some(folder), PutMode::Update(version)) => {
                     let version = version.e_tag.as_deref().unwrap_or_default();
-                    folder.replace(&location, bytes.clone().into(), version).await
+                    folder.replace(&location, content.clone(), version).await
                 }
-                _ => self.client.put_opts(&location, bytes.clone().into(), PutOptions::from(mode.clone())).await,
+                _ => self.client.put_opts(&location, content.clone(), PutOptions::from(mode.clone())).await,
             }
         });
         let done = done.map_err(|error| self.failed(doing, key, &error))?;
@@ -242,11 +243,11 @@ impl Store {
     }
 
     /// An earlier attempt may have succeeded without an answer: then the object has our bytes.
-    fn or_equal(&self, done: Result<Version>, key: &str, bytes: &Bytes) -> Result<Version> {
+    fn or_equal(&self, done: Result<Version>, key: &str, content: &PutPayload) -> Result<Version> {
         match done {
             Err(error) if matches!(error.kind(), Kind::Exists | Kind::Conflict) => {
-                match self.get(key, bytes.len() as u64) {
-                    Ok(object) if object.bytes == *bytes => Ok(object.version),
+                match self.get(key, content.content_length() as u64) {
+                    Ok(object) if is_content(&object.bytes, content) => Ok(object.version),
                     Ok(_) => Err(error),
                     Err(other) if matches!(other.kind(), Kind::Length | Kind::NotFound) => Err(error),
                     Err(other) => Err(other),
@@ -270,6 +271,12 @@ impl Store {
     fn error(&self, kind: Kind, doing: &str, key: &str, rule: &str) -> Error {
         Error::new(kind, format!("cannot {doing} {}: {rule}", self.shown(key)))
     }
+}
+
+fn is_content(bytes: &[u8], content: &PutPayload) -> bool {
+    let mut rest = Some(bytes);
+    content.iter().for_each(|part| rest = rest.and_then(|rest| rest.strip_prefix(part.as_ref())));
+    rest.is_some_and(<[u8]>::is_empty)
 }
 
 fn version_of(e_tag: Option<String>, version: Option<String>) -> Version {
