@@ -45,10 +45,10 @@ pub use env::Env;
 pub use error::{Errno, Error, Result};
 pub use filesystem::{
     BalanceEnd, BalanceProgress, BalanceRun, BalanceState, BalanceStatus, ChunkUsage, Claim, DeviceUsage, Exclusive,
-    ExclusiveOperation, Filesystem, GoingDown, Listed, Listing, OperationProgress, References, SnapshotReader,
-    SpaceUsage, StatFs, Together, Trim,
+    ExclusiveOperation, Filesystem, GoingDown, Listed, Listing, OperationProgress, SnapshotReader, SpaceUsage, StatFs,
+    Together, Trim,
 };
-pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};
+pub use inode::{InodeId, References};
 pub use namespace::{DirEntry, RenameMode};
 pub use options::{AccessTimes, Algorithm, Commit, DataPolicy, DiscardMode, Method, Options, Rescue, Subvolume};

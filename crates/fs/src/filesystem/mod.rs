@@ -47,7 +47,6 @@ pub use durability::GoingDown;
 pub use exclusive_operation::{Exclusive, ExclusiveOperation, OperationProgress, watched};
 pub use listing::{Listed, Listing, ReferrersOf};
 pub use memory::MemoryHeld;
-pub use namespace::References;
 pub use replace::{ReplaceRequest, ReplaceStatus, Replacement};
 pub use snapshot_reader::SnapshotReader;
 pub use statfs::{DeviceCondition, StatFs};

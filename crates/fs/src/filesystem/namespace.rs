@@ -4,22 +4,11 @@ use super::Filesystem;
 use crate::error::{Errno, Error, Result};
 use crate::file::Resized;
 use crate::inode::attr::{Attr, Caller, SetAttr, SetTime};
-use crate::inode::{Inode, InodeId};
+use crate::inode::{Inode, InodeId, References};
 use crate::namespace::{DirEntry, RenameMode};
 use butterfs_ondisk::items::inode_flags;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-
-/// Inodes that references are counted to, and whether each is still the same inode at a later moment.
-#[derive(Clone, Debug, Default)]
-pub struct References(FxHashMap<InodeId, bool>);
-
-impl References {
-    /// Each inode once, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = (InodeId, bool)> + '_ {
-        self.0.iter().map(|(id, same)| (*id, *same))
-    }
-}
 
 /// Every call that returns an entry (lookup, create, mkdir, mknod, symlink, link, tmpfile, each entry of
 /// readdirplus) counts a reference to its inode, which [`forget`](Filesystem::forget) gives back. References and

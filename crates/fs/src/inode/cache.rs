@@ -159,6 +159,17 @@ impl Shard {
     }
 }
 
+/// Inodes that lookups are remembered of, and whether each is still the same inode at a later moment of the filesystem.
+#[derive(Clone, Debug, Default)]
+pub struct References(pub(crate) FxHashMap<InodeId, bool>);
+
+impl References {
+    /// Each inode once, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (InodeId, bool)> + '_ {
+        self.0.iter().map(|(id, same)| (*id, *same))
+    }
+}
+
 /// See the [module](self).
 pub struct InodeCache {
     engine: Arc<Engine>,

@@ -41,7 +41,7 @@ use std::sync::{Arc, Weak};
 
 pub use crate::transaction::{InodeState, Known, Orphan};
 pub use attr::InodeId;
-pub use cache::InodeCache;
+pub use cache::{InodeCache, References};
 
 /// An inode in memory.
 pub struct Inode {
