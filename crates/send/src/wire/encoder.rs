@@ -36,12 +36,10 @@ pub fn encode_header(version: Version, out: &mut Vec<u8>) {
 
 /// Appends a command.
 pub fn encode(command: &Command<'_>, version: Version, out: &mut Vec<u8>) -> Result<(), Unencodable> {
-    let start = out.len();
-    let ended = put(command, version, out).and_then(|()| seal(command, start, out));
-    if ended.is_err() {
-        out.truncate(start);
-    }
-    ended
+    all_or_nothing(out, |start, out| {
+        put(command, version, out)?;
+        seal(command, start, &[], out)
+    })
 }
 
 /// Appends a command whose last attribute is data, and which `command` holds none of: `fill` appends it to the buffer,
@@ -57,23 +55,14 @@ pub fn encode_filled<E: From<Unencodable>>(
 ) -> Result<(), E> {
     let empty = matches!(command, Command::Write { data: [], .. } | Command::EncodedWrite { data: [], .. });
     assert!(empty, "{} is not filled with data", command.name());
-    let start = out.len();
-    let append = || {
+    all_or_nothing(out, |start, out| {
         put(command, version, out)?;
         let data = out.len();
         fill(out)?;
         assert!(out.len() >= data, "fill has taken bytes away");
-        if !version.has_open_data() {
-            let len = u16::try_from(out.len() - data).map_err(|_| too_long(command, attribute::Data::NUMBER))?;
-            out[data - 2..data].copy_from_slice(&len.to_le_bytes());
-        }
-        Ok(seal(command, start, out)?)
-    };
-    let ended = append();
-    if ended.is_err() {
-        out.truncate(start);
-    }
-    ended
+        set_data_len(command, version, out.len() - data, &mut out[..data])?;
+        Ok(seal(command, start, &[], out)?)
+    })
 }
 
 /// Appends a WRITE without its data, which must follow in the stream; so content that is somewhere else need not be
@@ -86,26 +75,27 @@ pub fn encode_write_head(
     out: &mut Vec<u8>,
 ) -> Result<(), Unencodable> {
     let command = Command::Write { path, offset, data: &[] };
-    let start = out.len();
-    let mut append = || {
+    all_or_nothing(out, |start, out| {
         put(&command, version, out)?;
-        if !version.has_open_data() {
-            let len = u16::try_from(data.len()).map_err(|_| too_long(&command, attribute::Data::NUMBER))?;
-            let end = out.len();
-            out[end - 2..].copy_from_slice(&len.to_le_bytes());
-        }
-        let len = out.len() + data.len() - start - COMMAND_HEADER_LEN;
-        let len = u32::try_from(len).map_err(|_| too_long(&command, 0))?;
-        out[start..start + 4].copy_from_slice(&len.to_le_bytes());
-        let crc = crc32c_raw(crc32c_raw(0, &out[start..]), data);
-        out[start + 6..start + 10].copy_from_slice(&crc.to_le_bytes());
-        Ok(())
-    };
-    let ended = append();
-    if ended.is_err() {
-        out.truncate(start);
+        set_data_len(&command, version, data.len(), out)?;
+        seal(&command, start, data, out)
+    })
+}
+
+/// Appends what `append` does, which gets the end of the bytes before; nothing when it fails.
+fn all_or_nothing<E>(out: &mut Vec<u8>, append: impl FnOnce(usize, &mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
+    let start = out.len();
+    append(start, out).inspect_err(|_| out.truncate(start))
+}
+
+/// Sets the length of data that follows these bytes, in versions whose data has one.
+fn set_data_len(command: &Command<'_>, version: Version, len: usize, before: &mut [u8]) -> Result<(), Unencodable> {
+    if !version.has_open_data() {
+        let len = u16::try_from(len).map_err(|_| too_long(command, attribute::Data::NUMBER))?;
+        let end = before.len();
+        before[end - 2..].copy_from_slice(&len.to_le_bytes());
     }
-    ended
+    Ok(())
 }
 
 fn too_long(command: &Command<'_>, attribute: u16) -> Unencodable {
@@ -122,11 +112,11 @@ fn put(command: &Command<'_>, version: Version, out: &mut Vec<u8>) -> Result<(),
     attributes.too_long.map_or(Ok(()), |attribute| Err(too_long(command, attribute)))
 }
 
-/// Fills in the length and the checksum of the command at `start`.
-fn seal(command: &Command<'_>, start: usize, out: &mut [u8]) -> Result<(), Unencodable> {
-    let len = u32::try_from(out.len() - start - COMMAND_HEADER_LEN).map_err(|_| too_long(command, 0))?;
+/// Fills in the length and the checksum of the command at `start`, which ends with `behind`.
+fn seal(command: &Command<'_>, start: usize, behind: &[u8], out: &mut [u8]) -> Result<(), Unencodable> {
+    let len = u32::try_from(out.len() + behind.len() - start - COMMAND_HEADER_LEN).map_err(|_| too_long(command, 0))?;
     out[start..start + 4].copy_from_slice(&len.to_le_bytes());
-    let crc = crc32c_raw(0, &out[start..]);
+    let crc = crc32c_raw(crc32c_raw(0, &out[start..]), behind);
     out[start + 6..start + 10].copy_from_slice(&crc.to_le_bytes());
     Ok(())
 }
