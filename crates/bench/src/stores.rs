@@ -5,7 +5,7 @@ use crate::Scale;
 use crate::subject::Sides;
 use crate::table::Table;
 use butterfs_store::{Settings, Store, each};
-use butterfs_testkit::object_server::{Fate, Server};
+use butterfs_testkit::object_server::{CREDENTIALS, Fate, Server};
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::{requirement, serve};
@@ -27,8 +27,6 @@ const CHAIN: u64 = 50;
 const FILES_PER_FOLDER: u64 = 1000;
 /// Files that are copied into the image at once: a transaction has a limit.
 const FILES_AT_ONCE: u64 = 100_000;
-const CREDENTIALS: [(&str, &str); 3] =
-    [("AWS_REGION", "here"), ("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")];
 
 struct Bench {
     server: Server,
@@ -71,9 +69,8 @@ impl Bench {
     }
 
     fn butterfs(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(serve::binary());
-        command.args(words).envs(CREDENTIALS).env("AWS_ENDPOINT_URL", &self.server.endpoint);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut command = serve::on_server(&self.server);
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 

@@ -7,7 +7,7 @@ mod mounted;
 
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::{KernelMount, mkfs, run_ok};
-use butterfs_testkit::object_server::{Fate, Server};
+use butterfs_testkit::object_server::{CREDENTIALS, Fate, Server};
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
@@ -155,8 +155,7 @@ mv w/d w/D; echo more >> w/small; rm w/D/hard; mkdir w/d; for n in $(seq 50); do
 fn on(server: &Server, words: &[&str]) -> Command {
     let mut command = Command::new(BINARY);
     command.args(["stream", words[0], "--endpoint", &server.endpoint, "--give-up-after", "60"]).args(&words[1..]);
-    command.env("AWS_ACCESS_KEY_ID", "a").env("AWS_SECRET_ACCESS_KEY", "b").env("AWS_REGION", "x");
-    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    command.envs(CREDENTIALS).stdout(Stdio::null()).stderr(Stdio::piped());
     command
 }
 

@@ -6,7 +6,7 @@ mod common;
 mod mounted;
 
 use butterfs_testkit::kernel::{KernelMount, check_all};
-use butterfs_testkit::object_server::{Fate, Server};
+use butterfs_testkit::object_server::{CREDENTIALS, Fate, Server};
 use butterfs_testkit::real_server::{Ceph, RealServer};
 use butterfs_testkit::{fsx, requirement};
 use common::{Ran, ran};
@@ -46,8 +46,7 @@ impl Cloud {
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
-        command.args(words).env("AWS_ENDPOINT_URL", &self.endpoint).env("AWS_REGION", "here");
-        command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret").stdin(Stdio::null());
+        command.args(words).envs(CREDENTIALS).env("AWS_ENDPOINT_URL", &self.endpoint).stdin(Stdio::null());
         command
     }
 
@@ -323,7 +322,7 @@ fn a_mount_that_follows_shows_what_the_writer_makes_durable() {
             .and_then(|mut list| list.next().map_or(Ok(0), |entry| entry.map(|_| 0))),
     );
     drop((mine, own));
-    // What is only fsynced comes too; what is written and not synced does not.
+    // The follower also shows what the writer has fsynced without a commit.
     shell(at, "echo three > d/file; sync d/file");
     eventually(|| seen("d/file") == "three\n");
     assert!(fs::write(other.join("x"), "x").is_err());

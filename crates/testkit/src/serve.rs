@@ -4,7 +4,7 @@
 //! outlive the test; (2) it is killed when its value is dropped, and what is left of the mount is taken away.
 
 use crate::kernel::{run, unmount};
-use crate::object_server::Server;
+use crate::object_server::{CREDENTIALS, Server};
 use crate::{scratch, transport};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,7 @@ pub const VOLUME: &str = "s3://bucket/volume";
 /// The command, for stores on a server.
 pub fn on_server(server: &Server) -> Command {
     let mut command = Command::new(binary());
-    command.env("AWS_ENDPOINT_URL", &server.endpoint).env("AWS_REGION", "here");
-    command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
+    command.envs(CREDENTIALS).env("AWS_ENDPOINT_URL", &server.endpoint);
     command
 }
 

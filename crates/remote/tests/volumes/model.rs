@@ -3,7 +3,7 @@
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_remote::{Limits, LocalFile, ObjectDevice, Options, make};
 use butterfs_store::{Kind, Settings, Store};
-use butterfs_testkit::object_server::{Fate, Server};
+use butterfs_testkit::object_server::{CREDENTIALS, Fate, Server};
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::watchdog::Watchdog;
 use std::sync::Arc;
@@ -181,13 +181,8 @@ fn a_server_that_compares_tags_without_quotes_will_do() {
 pub fn open(server: &Server) -> Store {
     let settings = Settings {
         endpoint: Some(server.endpoint.clone()),
-        region: Some("here".to_owned()),
-        variables: vec![
-            ("AWS_ACCESS_KEY_ID".to_owned(), "key".to_owned()),
-            ("AWS_SECRET_ACCESS_KEY".to_owned(), "secret".to_owned()),
-        ],
         quiet_timeout: Duration::from_secs(20),
-        ..Settings::default()
+        ..Settings::from_vars(CREDENTIALS.map(|(key, value)| (key.to_owned(), value.to_owned())))
     };
     Store::open("s3://bucket/volume", &settings).unwrap()
 }
