@@ -69,7 +69,7 @@ pub struct Placed {
 #[derive(Default)]
 pub struct Filling {
     bytes: Vec<u8>,
-    /// Where in `bytes` the raw bytes of each piece begin and end.
+    /// The range of each piece's raw bytes in `bytes`.
     pieces: Vec<(u32, u32)>,
     room: usize,
 }
@@ -134,7 +134,7 @@ impl Filling {
         let mut places = Vec::with_capacity(pieces.len());
         let mut end = MAGIC.len();
         for raw in pieces.into_iter().map(range) {
-            // What is stored has at most `room` bytes more than the raw bytes, so it ends before the next ones begin.
+            // A stored piece is at most `room` bytes longer than its raw bytes, so it does not reach the next one.
             let stored = match encoder.encode(&bytes[raw.clone()], keys) {
                 Some(stored) => {
                     bytes[end..end + stored.len()].copy_from_slice(stored);

@@ -126,6 +126,11 @@ impl Drop for Slot {
 }
 
 impl Kept {
+    /// Keeps bytes in the file, or in memory where there is none; `None` when the file takes no more.
+    pub fn new(bytes: &Bytes, file: Option<&Arc<LocalFile>>) -> Option<Kept> {
+        file.map_or_else(|| Some(Kept::Memory(bytes.clone())), |file| file.keep(bytes).ok())
+    }
+
     /// How many bytes.
     pub fn len(&self) -> usize {
         match self {

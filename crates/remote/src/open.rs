@@ -85,7 +85,8 @@ pub fn check_name(name: &str) -> Result<()> {
 pub fn reader(store: &Store, options: &Options) -> Result<(Volume, Root, Version)> {
     check_name(&options.volume)?;
     let pieces = pieces(store, options);
-    let (state, root, version) = settled(&pieces, &options.volume, None)?;
+    let (root, _) = Root::read(store, &options.volume)?;
+    let (state, root, version) = settled(&pieces, &options.volume, root, None)?;
     Ok((Volume::new(&options.volume, root.uuid(), pieces, state, None, options.limits), root, version))
 }
 
@@ -97,16 +98,14 @@ pub fn newer(reader: &Volume, seen: &Root) -> Result<Option<(Volume, Root)>> {
     if root.has_map_of(seen) {
         let mut state = reader.state.lock().copy();
         let logged = state.logged;
-        if root.writer.is_some() && replay(&reader.pieces, &reader.name, &root, &mut state).is_ok() {
-            if state.logged == logged {
-                return Ok(None);
-            }
-            known = Some((state, root));
-        } else if root.writer.is_none() {
+        // A log that cannot be read may have been replaced meanwhile: everything is read once more then.
+        let replayed = root.writer.is_none() || replay(&reader.pieces, &reader.name, &root, &mut state).is_ok();
+        if replayed && state.logged == logged {
             return Ok(None);
         }
+        known = replayed.then_some(state);
     }
-    let (state, root, _) = settled(&reader.pieces, &reader.name, known)?;
+    let (state, root, _) = settled(&reader.pieces, &reader.name, root, known)?;
     if root.uuid() != reader.uuid {
         return Err(Error::new(Kind::Damaged, format!("{} is another volume now", reader.shown())));
     }
@@ -114,15 +113,11 @@ pub fn newer(reader: &Volume, seen: &Root) -> Result<Option<(Volume, Root)>> {
     Ok(Some((volume, root)))
 }
 
-/// The state of a volume, of one root that stood while it was read; `known` where it has been read already.
-fn settled(pieces: &Arc<Pieces>, name: &str, mut known: Option<(State, Root)>) -> Result<(State, Root, Version)> {
+/// The state of a volume, of one root that stood while it was read; `known` where that of `root` has been read already.
+fn settled(pieces: &Pieces, name: &str, mut root: Root, mut known: Option<State>) -> Result<(State, Root, Version)> {
     let store = pieces.store();
-    let (mut root, _) = Root::read(store, name)?;
     for _ in 0..ATTEMPTS {
-        let read = match known.take().filter(|(_, before)| before.has_map_of(&root)) {
-            Some((state, _)) => Ok(state),
-            None => read(pieces, name, &root).map(|(state, _)| state),
-        };
+        let read = known.take().map_or_else(|| read(pieces, name, &root).map(|(state, _)| state), Ok);
         let (again, version) = Root::read(store, name)?;
         // Objects of an older root may be gone, and records of its log.
         if again.has_map_of(&root) {

@@ -102,6 +102,10 @@ impl Pieces {
             Some(file) => file.keep(bytes).ok(),
             None => Some(Kept::Memory(Bytes::copy_from_slice(bytes))),
         };
+        self.insert(stored, kept);
+    }
+
+    fn insert(&self, stored: &Stored, kept: Option<Kept>) {
         kept.into_iter().for_each(|kept| self.cache.insert(stored.spot(), kept));
     }
 
@@ -170,10 +174,7 @@ impl Pieces {
                         *slot = Some(bytes.clone());
                     }
                 }
-                match &self.file {
-                    Some(_) => self.keep(&stored, &bytes),
-                    None => self.cache.insert(stored.spot(), Kept::Memory(bytes)),
-                }
+                self.insert(&stored, Kept::new(&bytes, self.file.as_ref()));
             }
         }
     }

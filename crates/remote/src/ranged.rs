@@ -6,7 +6,7 @@ use butterfs_device::BlockDevice;
 use butterfs_store::{Error, Result, Store, Version};
 use bytes::Bytes;
 use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use quick_cache::sync::{Cache, GuardResult};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,13 +73,16 @@ impl RangedImage {
 
 impl Image {
     fn part(&self, part: u64) -> Result<Bytes> {
-        let kept = self.cache.get_or_insert_with(&part, || {
-            let bytes = self.fetch(part)?;
-            // A file that has no room leaves the part in memory.
-            let in_file = self.file.as_ref().and_then(|file| file.keep(&bytes).ok());
-            Ok::<_, Error>(in_file.unwrap_or(Kept::Memory(bytes)))
-        })?;
-        kept.read().or_else(|_| self.fetch(part))
+        match self.cache.get_value_or_guard(&part, None) {
+            GuardResult::Value(kept) => kept.read().or_else(|_| self.fetch(part)),
+            GuardResult::Guard(guard) => {
+                let bytes = self.fetch(part)?;
+                // A cache that gave it up meanwhile needs none.
+                let _ = Kept::new(&bytes, self.file.as_ref()).map(|kept| guard.insert(kept));
+                Ok(bytes)
+            }
+            GuardResult::Timeout => self.fetch(part),
+        }
     }
 
     fn fetch(&self, part: u64) -> Result<Bytes> {

@@ -226,8 +226,7 @@ impl Args {
                 )));
             }
             let (own, _) = remote::Options::split(&self.options)?;
-            let read_only = options.engine.read_only || own.follow().is_some();
-            return remote::Remote::open(url, own, read_only, self.create);
+            return remote::Remote::open(url, own, options.engine.read_only, self.create);
         }
         let made = self.create.map_or(Ok(false), |bytes| devices::create(self.source(), bytes))?;
         let devices::Opened { files, read_only } = devices::open(&self.devices(options), options.engine.read_only)?;
@@ -368,8 +367,7 @@ impl Storage {
     fn devices(&self, with_log: bool) -> Result<Vec<Arc<dyn BlockDevice>>, String> {
         match self {
             Storage::Files(files) => Ok(devices::shared(files)),
-            Storage::Remote(remote) if with_log => with_log_replayed(remote.device()),
-            Storage::Remote(remote) => Ok(vec![remote.device()]),
+            Storage::Remote(remote) => devices_of(remote.device(), with_log),
         }
     }
 
@@ -412,15 +410,18 @@ struct Opened {
 fn follow(remote: Arc<remote::Remote>, engine: &Options) -> Option<Follow> {
     let (every, engine) = (remote.follow()?, engine.clone());
     let open = move |device| {
-        let devices = if engine.no_log_replay { vec![device] } else { with_log_replayed(device)? };
+        let devices = devices_of(device, !engine.no_log_replay)?;
         Filesystem::open(devices, engine.clone(), Env::system()).map_err(|error| error.to_string())
     };
     Some(Follow { every, newer: Box::new(move || remote.newer(&open)) })
 }
 
-/// A device that is only read, with what its log has, in memory.
-fn with_log_replayed(device: Arc<dyn BlockDevice>) -> Result<Vec<Arc<dyn BlockDevice>>, String> {
-    overlay::with_log_replayed(vec![device]).map_err(|error| error.to_string())
+/// A device in a store as the engine takes it. With `with_log`, what its log has is there too, in memory.
+fn devices_of(device: Arc<dyn BlockDevice>, with_log: bool) -> Result<Vec<Arc<dyn BlockDevice>>, String> {
+    match with_log {
+        true => overlay::with_log_replayed(vec![device]).map_err(|error| error.to_string()),
+        false => Ok(vec![device]),
+    }
 }
 
 /// The user who makes a filesystem with the mount is to be able to write there.

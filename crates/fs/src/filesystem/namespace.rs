@@ -56,11 +56,8 @@ impl Filesystem {
             Err(error) if error.is(Errno::ENOENT) || error.is(Errno::ESTALE) => Ok(None),
             attr => attr.map(|attr| Some((attr.generation, attr.btime))),
         };
-        Ok(match (born(other)?, born(self)?) {
-            (Some(before), Some(now)) => before == now,
-            // Without a name and open, or gone.
-            _ => false,
-        })
+        let before = born(other)?;
+        Ok(before.is_some() && before == born(self)?)
     }
 
     /// Counts an open handle.

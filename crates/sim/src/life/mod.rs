@@ -477,7 +477,7 @@ impl World {
     /// The step failed: it changed nothing and promises nothing. When the filesystem has stopped, half of it may show.
     fn fail(&mut self, step: &Step, begun: Begun, actual: &Outcome) {
         self.over |= *actual == Err(Errno::ROFS);
-        // Where another host writes now, the steps of a transaction cannot be taken back: some show until the end.
+        // A host that was replaced cannot roll a transaction back, so it shows a part of the steps until its life ends.
         self.over |= matches!(step, Step::Together { .. });
         if matches!(step, Step::Snapshot { .. }) && begun.expected.is_ok() {
             // Other threads went on from a state with the snapshot, which may be there or not.

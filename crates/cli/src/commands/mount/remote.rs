@@ -46,11 +46,6 @@ pub struct Options {
 }
 
 impl Options {
-    /// The wait between two looks at what the writer has done, for a mount that shows it.
-    pub fn follow(&self) -> Option<Duration> {
-        self.follow
-    }
-
     /// Takes the options that are of a store out of the lists; returns the others with them.
     pub fn split(lists: &[String]) -> Result<(Options, Vec<String>), CliError> {
         let mut own = Options { store: stores::settings(), ..Options::default() };
@@ -120,6 +115,7 @@ impl Remote {
     /// Opens the volume or image at a URL. With `create`, a volume of that size is made first, if there is none.
     pub fn open(url: &str, options: Options, read_only: bool, create: Option<u64>) -> Result<Stored, CliError> {
         let Options { volume: mut options, store: settings, follow, cache_dir, .. } = options;
+        let read_only = read_only || follow.is_some();
         let store = Store::open(url, &settings).map_err(stores::refused)?;
         // Once: later the folder may be somewhere else, or below the mount.
         options.file = cache_dir.as_deref().map(LocalFile::in_folder).transpose().map_err(stores::refused)?;
