@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A program and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 30] = [
+const PROGRAMS: [(&str, &str); 31] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("fio", "fio"),
     ("dbench", "dbench"),
@@ -19,6 +19,7 @@ const PROGRAMS: [(&str, &str); 30] = [
     ("setfacl", "acl"),
     ("fusermount3", "fuse3"),
     ("zstd", "zstd"),
+    ("b3sum", "b3sum"),
     ("xz", "xz-utils"),
     ("setcap", "libcap2-bin"),
     ("losetup", "mount"),

@@ -77,13 +77,12 @@ impl Archive {
     fn run(&self, run: &[PieceRef]) -> Result<Vec<(PieceRef, Bytes)>> {
         let (Some(first), Some(end)) = (run.first(), run.iter().map(end_of).max()) else { return Ok(Vec::new()) };
         let bytes = self.store().get_range(&segment::key(&first.segment), first.offset.into()..end)?;
-        let stored = run.iter().map(|at| {
+        let load = |at: &PieceRef| {
             let from = (at.offset - first.offset) as usize;
-            (bytes.slice(from..from + at.stored as usize), at)
-        });
-        let raw = piece::load(stored, self.repository.keys());
-        let raw = raw.map_err(|(number, rule)| self.error(&run[number], rule))?;
-        Ok(run.iter().copied().zip(raw).collect())
+            let stored = bytes.slice(from..from + at.stored as usize);
+            Ok((*at, piece::load(stored, at, self.repository.keys()).map_err(|rule| self.error(at, rule))?))
+        };
+        run.iter().map(load).collect()
     }
 
     fn error(&self, at: &PieceRef, rule: &str) -> Error {

@@ -64,11 +64,6 @@ impl PieceRef {
     }
 }
 
-/// The digests of the raw bytes of pieces.
-pub fn digests<'b>(raw: impl IntoIterator<Item = &'b [u8]>, keys: Option<&Keys>) -> Vec<Digest> {
-    Digest::of_each(keys.map(Keys::of_digests), raw)
-}
-
 /// The digest of the raw bytes of a piece.
 pub fn digest(raw: &[u8], keys: Option<&Keys>) -> Digest {
     keys.map_or_else(|| Digest::of(raw), |keys| Digest::keyed(keys.of_digests(), raw))
@@ -158,21 +153,12 @@ fn shorter(compressor: &mut Compressor<'_>, bytes: &[u8], out: &mut Vec<u8>) -> 
     (len < bytes.len()).then_some(())
 }
 
-/// The raw bytes of stored pieces, in their order; for one that breaks a rule, its number and the rule. Memory is
-/// bounded by [`MAX_PIECE`] for each; the bytes of a piece that is neither compressed nor sealed are not copied.
-pub fn load<'p>(
-    pieces: impl IntoIterator<Item = (Bytes, &'p PieceRef)> + Clone,
-    keys: Option<&Keys>,
-) -> Result<Vec<Bytes>, (usize, &'static str)> {
-    let decode =
-        |(number, (stored, at)): (usize, (Bytes, &PieceRef))| decode(stored, at, keys).map_err(|rule| (number, rule));
-    let raw: Vec<Bytes> = pieces.clone().into_iter().enumerate().map(decode).collect::<Result<_, _>>()?;
-    let digests = digests(raw.iter().map(|raw| &raw[..]), keys);
-    let expected = pieces.into_iter().map(|(_, at)| at.digest);
-    match digests.into_iter().zip(expected).position(|(digest, expected)| digest != expected) {
-        Some(number) => Err((number, "the digest of the piece is not the one that it was stored with")),
-        None => Ok(raw),
-    }
+/// The raw bytes of a stored piece, or the rule that it breaks. Memory is bounded by [`MAX_PIECE`]; the bytes of a piece
+/// that is neither compressed nor sealed are not copied.
+pub fn load(stored: Bytes, expected: &PieceRef, keys: Option<&Keys>) -> Result<Bytes, &'static str> {
+    let raw = decode(stored, expected, keys)?;
+    let is_same = digest(&raw, keys) == expected.digest;
+    is_same.then_some(raw).ok_or("the digest of the piece is not the one that it was stored with")
 }
 
 /// The raw bytes of a stored piece, which have the expected length.

@@ -21,7 +21,7 @@ use crate::session::Session;
 use butterfs_fs::Errno;
 use butterfs_send::apply::{Failure, Outcome, Section, StreamTarget};
 use butterfs_send::wire::{Command, Uuid};
-use contents::{Known, Pending, Waiting};
+use contents::{Known, Pending};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
 
@@ -63,8 +63,6 @@ struct Open {
     uploads: Uploads,
     /// The segment that is being filled.
     filling: Filling,
-    /// The last pieces of it, which have no digest yet.
-    waiting: Vec<Waiting>,
     /// Pieces that need not be stored again.
     known: Known,
     /// References to the pieces that came with this snapshot.
@@ -145,7 +143,6 @@ impl Put {
             index: Index::new(scratch, root),
             uploads: Uploads::new(repository, existing, self.options.level),
             filling: Filling::new(repository.keys(), Vec::new()),
-            waiting: Vec::new(),
             known,
             new: Spill::new(&self.options.scratch).map_err(failure)?,
             pending: None,

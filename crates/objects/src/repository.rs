@@ -2,7 +2,7 @@
 //! repository is encrypted, its secret, wrapped by age for each recipient.
 //!
 //! ```text
-//! repository = JSON {"format": "butterfs objects", "version": 1, "secret": hex-digits-of-an-age-file}
+//! repository = JSON {"format": "butterfs objects", "version": 2, "secret": hex-digits-of-an-age-file}
 //! ```
 
 use crate::digest::Digest;
@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The version of the layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The key of the object.
 pub const KEY: &str = "repository";
 const FORMAT: &str = "butterfs objects";

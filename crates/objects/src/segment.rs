@@ -28,8 +28,6 @@ pub const MAX_SEGMENT: u64 = 4 * SEGMENT_BYTES as u64;
 const WORKERS: usize = 6;
 /// Segments that are handed over and not acknowledged, at most.
 const ON_WAY: usize = 8;
-/// A processor computes so many digests at once.
-const NAMED_AT_ONCE: usize = 4;
 
 /// The key of a segment.
 pub fn key(name: &Digest) -> String {
@@ -105,27 +103,16 @@ impl Filling {
         self.pieces.len()
     }
 
-    /// The raw bytes of a piece.
-    pub fn piece(&self, number: usize) -> &[u8] {
-        &self.bytes[range(self.pieces[number])]
+    /// The raw bytes of the last piece.
+    pub fn last(&self) -> &[u8] {
+        self.pieces.last().map_or(&[], |piece| &self.bytes[range(*piece)])
     }
 
-    /// Takes out pieces from the one with this number on; `keep` says which ones stay, counted from that one.
-    pub fn retain_from(&mut self, first: usize, keep: impl Fn(usize) -> bool) {
-        let mut end = first.checked_sub(1).map_or(MAGIC.len(), |before| self.pieces[before].1 as usize);
-        let mut kept = first;
-        for number in (first..self.pieces.len()).filter(|number| keep(number - first)) {
-            let raw = range(self.pieces[number]);
-            let begin = end + self.room;
-            end = begin + raw.len();
-            self.pieces[kept] = (begin as u32, end as u32);
-            kept += 1;
-            if begin != raw.start {
-                self.bytes.copy_within(raw, begin);
-            }
+    /// Takes the last piece out.
+    pub fn take_back(&mut self) {
+        if let Some((begin, _)) = self.pieces.pop() {
+            self.bytes.truncate(begin as usize - self.room);
         }
-        self.pieces.truncate(kept);
-        self.bytes.truncate(end);
     }
 
     /// The bytes of the segment, with offset and stored length of each piece.
@@ -180,21 +167,10 @@ impl Sent {
     }
 }
 
-/// A segment on its way: the number of it, its bytes, and the place of each piece.
-struct Assembled {
-    number: usize,
-    bytes: Vec<u8>,
-    pieces: Vec<(u32, u32)>,
-}
-
 /// Segments on their way, and where the others are.
 #[derive(Default)]
 struct State {
     full: VecDeque<(usize, Filling)>,
-    /// Threads that make segments of full ones.
-    assembling: usize,
-    nameless: Vec<Assembled>,
-    named: Vec<(Digest, Assembled)>,
     /// Segments that are not acknowledged yet.
     on_way: usize,
     /// Memory of segments that were acknowledged: memory that is new costs the kernel more than filling it.
@@ -311,48 +287,35 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Does what brings segments on, those that are the farthest first, until all are acknowledged or one fails.
+    /// Makes segments of full ones and puts them, until there is none or one fails.
     fn work(&self) {
         let _panics = Panics(self);
         let mut encoder = Encoder::new(self.level);
         let mut state = self.lock();
         while state.failed.is_none() {
-            let are_last = state.is_complete && state.full.is_empty() && state.assembling == 0;
-            if let Some((name, segment)) = state.named.pop() {
-                drop(state);
-                let bytes = Bytes::from(segment.bytes);
-                let put = put(self.repository.store(), &name, bytes.clone(), &self.existing);
-                state = self.lock();
-                state.spare.extend(bytes.try_into_mut().map(Vec::from));
-                match put {
-                    Ok(sent) => {
-                        state.placed[segment.number] = Some(Placed { name, pieces: segment.pieces });
-                        state.sent.add(sent);
-                    }
-                    Err(error) => {
-                        state.failed.get_or_insert(error);
-                    }
+            let Some((number, filled)) = state.full.pop_front() else {
+                if state.is_complete {
+                    return;
                 }
-                state.on_way -= 1;
-            } else if state.nameless.len() >= NAMED_AT_ONCE || (are_last && !state.nameless.is_empty()) {
-                let nameless = std::mem::take(&mut state.nameless);
-                drop(state);
-                let names = Digest::of_each(None, nameless.iter().map(|segment| &segment.bytes[..]));
-                state = self.lock();
-                state.named.extend(names.into_iter().zip(nameless));
-            } else if let Some((number, filled)) = state.full.pop_front() {
-                state.assembling += 1;
-                drop(state);
-                let (bytes, pieces) = filled.assemble(&mut encoder, self.repository.keys());
-                state = self.lock();
-                state.assembling -= 1;
-                state.nameless.push(Assembled { number, bytes, pieces });
-            } else if state.is_complete && state.on_way == 0 {
-                return;
-            } else {
                 state = self.changed.wait(state).expect(LOCK);
                 continue;
+            };
+            drop(state);
+            let (bytes, pieces) = filled.assemble(&mut encoder, self.repository.keys());
+            let (name, bytes) = (Digest::of(&bytes), Bytes::from(bytes));
+            let put = put(self.repository.store(), &name, bytes.clone(), &self.existing);
+            state = self.lock();
+            state.spare.extend(bytes.try_into_mut().map(Vec::from));
+            match put {
+                Ok(sent) => {
+                    state.placed[number] = Some(Placed { name, pieces });
+                    state.sent.add(sent);
+                }
+                Err(error) => {
+                    state.failed.get_or_insert(error);
+                }
             }
+            state.on_way -= 1;
             self.changed.notify_all();
         }
     }
@@ -404,17 +367,17 @@ mod tests {
         for keys in [None, Some(&keys)] {
             let mut filling = Filling::new(keys, vec![9; 100]);
             let mut kept = Vec::new();
-            for group in raw.chunks(7) {
-                let first = filling.pieces();
-                for piece in group {
-                    filling.begin();
-                    piece.chunks(1000).for_each(|part| filling.append(part));
+            for (number, piece) in raw.iter().enumerate() {
+                filling.begin();
+                piece.chunks(1000).for_each(|part| filling.append(part));
+                assert!(filling.last() == piece);
+                if number % 5 == 1 {
+                    filling.take_back();
+                } else {
+                    kept.push(piece);
                 }
-                filling.retain_from(first, |number| number % 5 != 1);
-                kept.extend(group.iter().enumerate().filter(|(number, _)| number % 5 != 1).map(|(_, piece)| piece));
             }
             assert_eq!(filling.pieces(), kept.len());
-            assert!((0..kept.len()).all(|number| filling.piece(number) == kept[number]));
             let (bytes, places) = filling.assemble(&mut Encoder::new(3), keys);
             let total: usize = kept.iter().map(|piece| piece.len()).sum();
             assert!(bytes.starts_with(MAGIC) && bytes.len() < total * 3 / 4, "{} of {total}", bytes.len());
@@ -425,11 +388,11 @@ mod tests {
             };
             let references: Vec<PieceRef> = kept.iter().zip(&places).map(reference).collect();
             let stored = |at: &PieceRef| bytes.slice(at.offset as usize..(at.offset + at.stored) as usize);
-            let loaded = piece::load(references.iter().map(|at| (stored(at), at)), keys).unwrap();
-            assert!(loaded.iter().zip(kept).all(|(loaded, piece)| loaded == piece));
-            let mut wrong = references;
-            wrong[3].digest = Digest::default();
-            assert_eq!(piece::load(wrong.iter().map(|at| (stored(at), at)), keys).unwrap_err().0, 3);
+            for (at, piece) in references.iter().zip(kept) {
+                assert!(piece::load(stored(at), at, keys).unwrap() == piece);
+                let wrong = PieceRef { digest: Digest::default(), ..*at };
+                assert!(piece::load(stored(at), &wrong, keys).unwrap_err().contains("digest"));
+            }
         }
     }
 }

@@ -39,8 +39,6 @@ pub struct Verified {
 
 /// Segments that are read at once.
 const READERS: usize = 4;
-/// Pieces of a segment that are in memory at once.
-const DECODED_AT_ONCE: usize = 8;
 
 /// The pieces of segments that snapshots need.
 #[derive(Default)]
@@ -178,13 +176,11 @@ pub fn verify(
             return Err(damaged(repository.store(), &key, "its digest is not the one that it is named by"));
         }
         let pieces = pieces.get(name).map_or(&[][..], |pieces| pieces);
-        for group in pieces.chunks(DECODED_AT_ONCE) {
-            let stored = group.iter().map(|at| {
-                let (begin, end) = (at.offset as usize, at.offset as usize + at.stored as usize);
-                (if end <= object.bytes.len() { object.bytes.slice(begin..end) } else { Bytes::new() }, at)
-            });
-            let loaded = crate::piece::load(stored, repository.keys());
-            loaded.map_err(|(number, rule)| tree::Nodes::damaged(&archive, &group[number], rule))?;
+        for at in pieces {
+            let (begin, end) = (at.offset as usize, at.offset as usize + at.stored as usize);
+            let stored = if end <= object.bytes.len() { object.bytes.slice(begin..end) } else { Bytes::new() };
+            let loaded = crate::piece::load(stored, at, repository.keys());
+            loaded.map_err(|rule| tree::Nodes::damaged(&archive, at, rule))?;
         }
         Ok(object.bytes.len() as u64)
     };

@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Bytes that are read ahead of a reader that goes forward: at first, and at most after doubling with each read.
+/// Bytes that are read ahead of a reader that goes forward: twice what it has read, between these, and no more than a
+/// quarter of the cache.
 const FIRST: u64 = 128 << 10;
-const MOST: u64 = 8 << 20;
-/// Bytes that are asked for in one go.
-const STEP: u64 = 1 << 20;
+const MOST: u64 = 32 << 20;
+/// Bytes that are asked for in one go: an eighth of those, so that a far store has several requests on their way, and
+/// few for each byte.
+const STEPS: u64 = 8;
 /// Readers that go forward and are known.
 const STREAMS: usize = 8;
 /// A read that begins so little behind the end of another one goes on with it.
@@ -37,27 +39,29 @@ struct Stream {
     next: u64,
     /// The offset up to which it was read ahead.
     until: u64,
-    /// Bytes to read ahead of it.
-    window: u64,
+    /// Bytes that it has read.
+    read: u64,
 }
 
 /// See the [module](self). Its threads end when it is dropped.
 pub struct Ahead {
     shared: Arc<Shared>,
     streams: Mutex<VecDeque<Stream>>,
+    /// Bytes that are read ahead, at most.
+    most: u64,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Ahead {
-    /// Starts the threads; `fetch` brings so many bytes from an offset into the cache.
-    pub fn start(fetch: impl Fn(u64, u64) + Send + Sync + 'static) -> Ahead {
+    /// Starts the threads; `fetch` brings so many bytes from an offset into a cache of `cache` bytes.
+    pub fn start(cache: u64, fetch: impl Fn(u64, u64) + Send + Sync + 'static) -> Ahead {
         let (shared, fetch) = (Arc::new(Shared::default()), Arc::new(fetch));
         let thread = |_| {
             let (shared, fetch) = (shared.clone(), fetch.clone());
             std::thread::spawn(move || shared.serve(&*fetch))
         };
         let threads = (0..THREADS).map(thread).collect();
-        Ahead { shared, streams: Mutex::default(), threads }
+        Ahead { shared, streams: Mutex::default(), most: (cache / 4).clamp(FIRST, MOST), threads }
     }
 
     /// Takes note of a read of a device with so many bytes; one that follows another goes on, most likely.
@@ -65,16 +69,18 @@ impl Ahead {
         let end = offset + len;
         let mut streams = self.streams.lock();
         let known = streams.iter().position(|stream| stream.next <= offset && offset < stream.next + NEAR);
-        let mut stream = Stream { next: end, until: end, window: 0 };
+        let mut stream = Stream { next: end, until: end, read: len };
         if let Some(before) = known.and_then(|index| streams.remove(index)) {
-            stream.window = (2 * before.window).clamp(FIRST, MOST);
+            stream.read += before.read;
             stream.until = before.until.max(end);
-            let wanted = (end + stream.window).min(device);
-            // In steps, so that each is one range of an object; the next one when it is worth a request.
-            while stream.until < wanted && (wanted - stream.until >= STEP.min(stream.window) || wanted == device) {
-                let step = STEP.min(wanted - stream.until);
-                self.ask(stream.until, step);
-                stream.until += step;
+            let window = (2 * stream.read).clamp(FIRST, self.most);
+            let step = (window / STEPS).max(FIRST);
+            let wanted = (end + window).min(device);
+            // The next step when it is worth a request.
+            while stream.until < wanted && (wanted - stream.until >= step || wanted == device) {
+                let len = step.min(wanted - stream.until);
+                self.ask(stream.until, len);
+                stream.until += len;
             }
         }
         streams.push_back(stream);

@@ -4,7 +4,7 @@ use crate::ahead::Ahead;
 use crate::open::{self, Options, alive_key};
 use crate::root::Root;
 use crate::state::Failure;
-use crate::table::BLOCK;
+use crate::table::{BLOCK, PIECE_BLOCKS};
 use crate::volume::{ALIVE_EVERY, PUTTERS, Volume, Writing};
 use butterfs_device::BlockDevice;
 use butterfs_store::{Error, Result, Store};
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Bytes of the longest write that is taken over at once.
-const MOST_WRITTEN: usize = 1 << 20;
+/// Bytes of the longest write that is taken over at once: a piece, so that the cache keeps it where it is.
+const MOST_WRITTEN: usize = (PIECE_BLOCKS * BLOCK) as usize;
 
 /// A volume as a block device. It is dropped as by a power cut: only flushed writes stay. [`close`](Self::close) makes
 /// everything durable and leaves the volume to the next mount without a wait.
@@ -69,7 +69,7 @@ impl ObjectDevice {
     fn around(volume: Volume, root: Option<Root>) -> ObjectDevice {
         let volume = Arc::new(volume);
         let read = volume.clone();
-        let ahead = Ahead::start(move |offset, len| {
+        let ahead = Ahead::start(volume.limits.cache, move |offset, len| {
             let (start, end) = (offset / BLOCK, (offset + len).div_ceil(BLOCK));
             read.prefetch(start, end - start);
         });

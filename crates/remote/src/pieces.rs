@@ -13,8 +13,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of the longest range that is asked for at once.
-const MOST_AT_ONCE: u64 = 1 << 20;
+/// Bytes of the longest range that is asked for at once: what is read ahead in one go.
+const MOST_AT_ONCE: u64 = 4 << 20;
 /// Ranges that one read asks for at the same time.
 const RANGES_AT_ONCE: usize = 4;
 /// Bytes of decoded shards that are kept.
@@ -97,12 +97,8 @@ impl Pieces {
     }
 
     /// Takes note of a piece that was just put.
-    pub fn keep(&self, stored: &Stored, bytes: &[u8]) {
-        let kept = match &self.file {
-            Some(file) => file.keep(bytes).ok(),
-            None => Some(Kept::Memory(Bytes::copy_from_slice(bytes))),
-        };
-        self.insert(stored, kept);
+    pub fn keep(&self, stored: &Stored, bytes: &Bytes) {
+        self.insert(stored, Kept::new(bytes, self.file.as_ref()));
     }
 
     fn insert(&self, stored: &Stored, kept: Option<Kept>) {
@@ -202,23 +198,19 @@ impl Pieces {
 
     /// Pieces that follow each other.
     fn fetch_group(&self, group: &[Stored]) -> Result<Vec<(Stored, Bytes)>> {
-        let (first, last) = (&group[0].piece, &group[group.len() - 1].piece);
+        let first = &group[0].piece;
         let key = segment_key(group[0].writer, first.segment);
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let bytes = self.store.get_range(&key, u64::from(first.at)..u64::from(last.at) + last.bytes())?;
-        let mut read = Vec::with_capacity(group.len());
-        for stored in group {
-            let piece = &stored.piece;
-            let from = (piece.at - first.at) as usize;
-            let own = &bytes[from..from + piece.bytes() as usize];
-            if digest(own) != piece.digest {
+        let lens: Vec<usize> = group.iter().map(|stored| stored.piece.bytes() as usize).collect();
+        // A part of one answer would keep all of it in memory.
+        let read = self.store.get_runs(&key, first.at.into(), &lens)?;
+        for (Stored { piece, .. }, bytes) in group.iter().zip(&read) {
+            if digest(bytes) != piece.digest {
                 let to = u64::from(piece.at) + piece.bytes();
                 return Err(self.damaged(&key, &format!("bytes {} to {to} are not those that were put", piece.at)));
             }
-            // A part of the answer would keep all of it in memory.
-            read.push((*stored, if group.len() == 1 { bytes.clone() } else { Bytes::copy_from_slice(own) }));
         }
-        Ok(read)
+        Ok(group.iter().copied().zip(read).collect())
     }
 }
 

@@ -8,8 +8,10 @@ use bytes::Bytes;
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, GuardResult};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Bytes of the parts that are asked for and kept.
 const PART: u64 = 256 << 10;
@@ -58,8 +60,8 @@ impl RangedImage {
         let ahead = {
             let image = image.clone();
             // A reader of the part will be told of the failure.
-            Ahead::start(move |offset, len| {
-                (offset / PART..(offset + len).div_ceil(PART)).for_each(|part| drop(image.part(part)))
+            Ahead::start(parts * PART, move |offset, len| {
+                drop(image.bring(offset / PART..(offset + len).div_ceil(PART)));
             })
         };
         Ok(RangedImage { image, ahead })
@@ -86,9 +88,32 @@ impl Image {
     }
 
     fn fetch(&self, part: u64) -> Result<Bytes> {
-        let from = part * PART;
+        Ok(self.fetch_all(part..part + 1)?.pop().expect("one part was asked for"))
+    }
+
+    /// Parts that follow each other, with one request.
+    fn fetch_all(&self, parts: Range<u64>) -> Result<Vec<Bytes>> {
+        let len = |part: u64| (self.len - part * PART).min(PART) as usize;
+        let lens: Vec<usize> = parts.clone().map(len).collect();
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.store.get_range_of(&self.key, from..(from + PART).min(self.len), &self.version)
+        self.store.get_runs_of(&self.key, parts.start * PART, &lens, &self.version)
+    }
+
+    /// Brings those of the parts into the cache that are not there and not on their way.
+    fn bring(&self, parts: Range<u64>) -> Result<()> {
+        let mut run = Vec::new();
+        for part in parts.start..parts.end + 1 {
+            let wanted = (part < parts.end).then(|| self.cache.get_value_or_guard(&part, Some(Duration::ZERO)));
+            if let Some(GuardResult::Guard(guard)) = wanted {
+                run.push(guard);
+            } else if !run.is_empty() {
+                let fetched = self.fetch_all(part - run.len() as u64..part)?;
+                for (guard, bytes) in run.drain(..).zip(fetched) {
+                    let _ = Kept::new(&bytes, self.file.as_ref()).map(|kept| guard.insert(kept));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

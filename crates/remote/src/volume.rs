@@ -192,8 +192,9 @@ impl Volume {
                 return Err(failure.clone());
             }
         };
+        let before = state.queued / SEGMENT_BYTES;
         state.write(start, kept, false);
-        if state.queued >= SEGMENT_BYTES {
+        if state.queued / SEGMENT_BYTES > before {
             self.changed.notify_all();
         }
         Ok(())
@@ -434,11 +435,12 @@ impl Volume {
                 Ok((segment, contents, homes)) => {
                     // Read back soon, more often than not.
                     for (bytes, home) in contents.iter().zip(&homes) {
-                        let chunks = bytes.chunks((PIECE_BLOCKS * BLOCK) as usize);
-                        let keep = |(piece, bytes): (&Piece, &[u8])| {
-                            self.pieces.keep(&Stored { piece: *piece, writer: writing.id }, bytes);
-                        };
-                        home.iter().zip(chunks).for_each(keep);
+                        for (piece, chunk) in home.iter().zip(bytes.chunks((PIECE_BLOCKS * BLOCK) as usize)) {
+                            // A part of a longer write would keep all of it in memory.
+                            let is_whole = chunk.len() == bytes.len();
+                            let own = if is_whole { bytes.clone() } else { Bytes::copy_from_slice(chunk) };
+                            self.pieces.keep(&Stored { piece: *piece, writer: writing.id }, &own);
+                        }
                     }
                     let mut state = self.state.lock();
                     writes.iter().zip(homes).for_each(|(write, home)| drop(write.home.set(home)));

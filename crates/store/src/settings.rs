@@ -18,6 +18,8 @@ pub struct Settings {
     pub give_up_after: Duration,
     /// An answer that brings nothing for so long is asked for again.
     pub quiet_timeout: Duration,
+    /// A folder that is missing is made.
+    pub makes_folder: bool,
 }
 
 impl Default for Settings {
@@ -29,6 +31,7 @@ impl Default for Settings {
             profile: None,
             give_up_after: Duration::from_secs(180),
             quiet_timeout: Duration::from_secs(30),
+            makes_folder: false,
         }
     }
 }

@@ -6,12 +6,14 @@ use crate::folder::Folder;
 use crate::settings::Settings;
 use crate::url;
 use bytes::{Bytes, BytesMut};
+use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
     UpdateVersion,
 };
+use std::fs::File;
 use std::future::Future;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -124,7 +126,8 @@ impl Store {
             if len > limit {
                 return Ok(Err(len));
             }
-            Ok(Ok(Object { bytes: body(result, len).await?, version }))
+            let mut bytes = body(result, vec![len as usize]).await?;
+            Ok(Ok(Object { bytes: bytes.pop().unwrap_or_default(), version }))
         });
         let too_long = |len| self.error(Kind::Length, "get", key, &format!("it has {len} bytes, at most {limit} fit"));
         done.map_err(|error| self.failed("get", key, &error))?.map_err(too_long)
@@ -132,19 +135,26 @@ impl Store {
 
     /// Bytes of an object; all of the range must be there.
     pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
-        self.get_range_if(key, range, None)
+        let len = range.end.saturating_sub(range.start) as usize;
+        Ok(self.get_runs(key, range.start, &[len])?.pop().expect("one run was asked for"))
     }
 
-    /// Bytes of an object that still has this version; where a store gives objects no versions, of any.
-    pub fn get_range_of(&self, key: &str, range: Range<u64>, version: &Version) -> Result<Bytes> {
-        self.get_range_if(key, range, version.0.e_tag.clone())
+    /// Runs of bytes of an object that follow each other from an offset on, each in memory of its own; all of them must
+    /// be there.
+    pub fn get_runs(&self, key: &str, from: u64, lens: &[usize]) -> Result<Vec<Bytes>> {
+        self.get_runs_if(key, from, lens, None)
     }
 
-    fn get_range_if(&self, key: &str, range: Range<u64>, if_match: Option<String>) -> Result<Bytes> {
+    /// The same of an object that still has this version; where a store gives objects no versions, of any.
+    pub fn get_runs_of(&self, key: &str, from: u64, lens: &[usize], version: &Version) -> Result<Vec<Bytes>> {
+        self.get_runs_if(key, from, lens, version.0.e_tag.clone())
+    }
+
+    fn get_runs_if(&self, key: &str, from: u64, lens: &[usize], if_match: Option<String>) -> Result<Vec<Bytes>> {
         let location = self.location(key)?;
-        let len = range.end.saturating_sub(range.start);
-        if len == 0 {
-            return Ok(Bytes::new());
+        let range = from..from + lens.iter().map(|len| *len as u64).sum::<u64>();
+        if range.is_empty() {
+            return Ok(vec![Bytes::new(); lens.len()]);
         }
         let done = self.attempt(|| async {
             let wanted = Some(GetRange::Bounded(range.clone()));
@@ -153,7 +163,7 @@ impl Store {
             if result.range != range {
                 return Ok(Err(result.meta.size));
             }
-            Ok(Ok(body(result, len).await?))
+            Ok(Ok(body(result, lens.to_vec()).await?))
         });
         let short = |has: u64| {
             let rule = format!("it has {has} bytes, those from {} to {} are needed", range.start, range.end);
@@ -284,29 +294,61 @@ fn version_of(e_tag: Option<String>, version: Option<String>) -> Version {
 }
 
 /// Bytes that an announced length reserves; a longer body grows as it comes.
-const MOST_RESERVED: u64 = 16 << 20;
+const MOST_RESERVED: usize = 16 << 20;
 
-/// The body of an answer, which must have exactly this length.
-async fn body(result: GetResult, len: u64) -> std::result::Result<Bytes, object_store::Error> {
-    if let GetResultPayload::File(file, _) = &result.payload {
-        // The client would read it in many small parts, each by another thread.
-        let mut whole = BytesMut::zeroed(len as usize);
-        let read = file.read_exact_at(&mut whole, result.range.start);
-        return read.map(|()| whole.freeze()).map_err(|_| wrong_length("shorter", len));
+/// The body of an answer, which must have exactly the bytes of these runs.
+async fn body(result: GetResult, lens: Vec<usize>) -> std::result::Result<Vec<Bytes>, object_store::Error> {
+    match result.payload {
+        GetResultPayload::File(file, _) => content(&file, result.range.start, &lens),
+        // By a thread that drives connections: the caller would be woken for each packet.
+        GetResultPayload::Stream(stream) => match tokio::spawn(collect(stream, lens)).await {
+            Ok(collected) => collected,
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(ended) => Err(object_store::Error::JoinError { source: ended }),
+            },
+        },
     }
-    let mut whole = BytesMut::with_capacity(len.min(MOST_RESERVED) as usize);
-    let mut stream = result.into_stream();
-    while let Some(part) = stream.next().await {
-        let part = part?;
-        if (whole.len() + part.len()) as u64 > len {
-            return Err(wrong_length("longer", len));
-        }
-        whole.extend_from_slice(&part);
-    }
-    if (whole.len() as u64) < len { Err(wrong_length("shorter", len)) } else { Ok(whole.freeze()) }
 }
 
-fn wrong_length(what: &str, len: u64) -> object_store::Error {
+/// Runs of a file in a folder, which the client would read in many small parts, each by another thread.
+fn content(file: &File, from: u64, lens: &[usize]) -> std::result::Result<Vec<Bytes>, object_store::Error> {
+    let (mut at, mut runs) = (from, Vec::with_capacity(lens.len()));
+    for len in lens {
+        let mut run = BytesMut::zeroed(*len);
+        file.read_exact_at(&mut run, at).map_err(|_| wrong_length("shorter", lens))?;
+        at += *len as u64;
+        runs.push(run.freeze());
+    }
+    Ok(runs)
+}
+
+type Parts = BoxStream<'static, std::result::Result<Bytes, object_store::Error>>;
+
+async fn collect(mut stream: Parts, lens: Vec<usize>) -> std::result::Result<Vec<Bytes>, object_store::Error> {
+    let mut runs = Vec::with_capacity(lens.len());
+    let mut part = Bytes::new();
+    for len in &lens {
+        let mut run = BytesMut::with_capacity((*len).min(MOST_RESERVED));
+        while run.len() < *len {
+            if part.is_empty() {
+                part = stream.next().await.ok_or_else(|| wrong_length("shorter", &lens))??;
+            }
+            run.extend_from_slice(&part.split_to(part.len().min(len - run.len())));
+        }
+        runs.push(run.freeze());
+    }
+    while part.is_empty() {
+        match stream.next().await {
+            Some(more) => part = more?,
+            None => return Ok(runs),
+        }
+    }
+    Err(wrong_length("longer", &lens))
+}
+
+fn wrong_length(what: &str, lens: &[usize]) -> object_store::Error {
+    let len: usize = lens.iter().sum();
     let source = format!("the answer is {what} than the {len} bytes that it announced").into();
     object_store::Error::Generic { store: "client", source }
 }

@@ -28,7 +28,7 @@ pub const SCHEMES: &str = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINE
 /// Opens a URL.
 pub fn open(url: &str, settings: &Settings) -> Result<Opened> {
     let invalid = |rule: &str| Error::new(Kind::Invalid, format!("cannot open the store '{url}': {rule}"));
-    let Some((scheme, rest)) = url.split_once("://") else { return folder(url) };
+    let Some((scheme, rest)) = url.split_once("://") else { return folder(url, settings.makes_folder) };
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let prefix = Path::parse(prefix.trim_matches('/')).map_err(|_| invalid("the prefix is not a key"))?;
     if bucket.is_empty() && scheme != "file" {
@@ -39,7 +39,7 @@ pub fn open(url: &str, settings: &Settings) -> Result<Opened> {
     // Where the process has chosen a provider already, that one serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client: Arc<dyn ObjectStore> = match scheme {
-        "file" => return folder(rest),
+        "file" => return folder(rest, settings.makes_folder),
         "s3" | "s3a" => Arc::new(amazon(bucket, settings)?.build().map_err(failed)?),
         "gs" => Arc::new(google(bucket, settings).build().map_err(failed)?),
         "az" | "azure" | "abfs" => Arc::new(azure(bucket, settings).build().map_err(failed)?),
@@ -53,13 +53,19 @@ pub fn open(url: &str, settings: &Settings) -> Result<Opened> {
     Ok(Opened { client, folder: None, prefix, name })
 }
 
-/// A folder, which is made where it is missing.
-fn folder(path: &str) -> Result<Opened> {
-    let failed = |error: &dyn std::fmt::Display| {
-        Error::new(Kind::Invalid, format!("cannot open the folder '{path}' as a store: {error}"))
+/// A folder, which is made where it is missing, if that was asked for.
+fn folder(path: &str, make: bool) -> Result<Opened> {
+    let refused = |kind, rule: &dyn std::fmt::Display| {
+        Error::new(kind, format!("cannot open the folder '{path}' as a store: {rule}"))
     };
-    std::fs::create_dir_all(path).map_err(|error| failed(&error))?;
-    let root = std::fs::canonicalize(path).map_err(|error| failed(&error))?;
+    let failed = |error: &dyn std::fmt::Display| refused(Kind::Invalid, error);
+    if make {
+        std::fs::create_dir_all(path).map_err(|error| failed(&error))?;
+    }
+    let root = std::fs::canonicalize(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => refused(Kind::NotFound, &"there is none"),
+        _ => failed(&error),
+    })?;
     let client = object_store::local::LocalFileSystem::new_with_prefix(&root).map_err(|error| failed(&error))?;
     let client = Arc::new(client.with_fsync(true));
     let folder = Folder { root: root.clone(), client: client.clone() };

@@ -15,7 +15,7 @@ impl Scratch {
     }
 
     fn store(&self) -> Store {
-        Store::open(self.0.to_str().unwrap(), &Settings::default()).unwrap()
+        Store::open(self.0.to_str().unwrap(), &Settings { makes_folder: true, ..Settings::default() }).unwrap()
     }
 }
 
@@ -112,6 +112,18 @@ fn urls_that_make_no_sense_are_refused_with_a_sentence() {
         assert_eq!(error.kind(), Kind::Invalid);
         assert!(error.to_string().contains(words), "{error}");
     }
+}
+
+#[test]
+fn a_folder_is_made_where_that_is_asked_for() {
+    let scratch = Scratch::new("made");
+    let path = scratch.0.to_str().unwrap();
+    let error = Store::open(path, &Settings::default()).unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound);
+    assert_eq!(error.to_string(), format!("cannot open the folder '{path}' as a store: there is none"));
+    assert!(!scratch.0.exists());
+    scratch.store();
+    assert!(scratch.0.is_dir());
 }
 
 #[test]

@@ -25,10 +25,10 @@ pub fn memory_binary() -> Option<PathBuf> {
 /// The store of [`Served::volume`].
 pub const VOLUME: &str = "s3://bucket/volume";
 
-/// The command, for stores on a server.
-pub fn on_server(server: &Server) -> Command {
+/// The command, for stores on the server with this URL.
+pub fn on_server(endpoint: &str) -> Command {
     let mut command = Command::new(binary());
-    command.envs(CREDENTIALS).env("AWS_ENDPOINT_URL", &server.endpoint);
+    command.envs(CREDENTIALS).env("AWS_ENDPOINT_URL", endpoint);
     command
 }
 
@@ -63,7 +63,7 @@ impl Served {
 
     /// Mounts the volume of a store on a server, which is made with 1 GiB.
     pub fn volume(server: &Server, at: &Path, options: &str) -> Served {
-        let mut command = on_server(server);
+        let mut command = on_server(&server.endpoint);
         command.args(["mount", "--foreground", "--create", "1G", "-o", &transport::with_chosen(options), VOLUME]);
         command.arg(at);
         Served::start(command, at).unwrap_or_else(|sentence| panic!("{sentence}"))

@@ -36,7 +36,7 @@ fn fresh_volume(name: &str, options: &str) -> Fresh {
 fn finish(fresh: Fresh) {
     fresh.served.unmount();
     if let Some(server) = &fresh.server {
-        let export = on_server(server).args(["volume", "export", VOLUME, "main"]).arg(&fresh.image).output();
+        let export = on_server(&server.endpoint).args(["volume", "export", VOLUME, "main"]).arg(&fresh.image).output();
         assert!(export.as_ref().is_ok_and(|output| output.status.success()), "{export:?}");
     }
     check_all(&fresh.image);

@@ -237,7 +237,6 @@ impl Open {
 
     /// Removes all items of an inode.
     fn forget(&mut self, ino: u64) -> Outcome {
-        self.place_pieces()?;
         self.inodes = self.inodes.saturating_sub(1);
         let mut next = key(ino, 0, b"");
         while let Some((key, _)) = self.index.at_or_after(&next).map_err(failure)? {

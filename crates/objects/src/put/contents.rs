@@ -1,15 +1,13 @@
 //! Contents of files: writes are joined, cut at multiples of 128 KiB of the file, and become pieces.
 //!
-//! Bytes go straight into the segment that is being filled. Pieces wait there until there are some, because several
-//! digests at once take a third of the time; then those that are known are taken out again, and the index gets the
-//! extents. Everything that looks for extents calls [`Open::place_pieces`] first.
+//! Bytes go straight into the segment that is being filled; a piece that turns out to be known is taken out again.
 
 use super::{Open, failure, refused};
 use crate::archive::Archive;
 use crate::digest::Digest;
 use crate::items::{self, EXTENT, Extent, key, parts};
 use crate::manifest::Manifest;
-use crate::piece::{self, PieceRef};
+use crate::piece::PieceRef;
 use crate::segment::Filling;
 use butterfs_fs::Errno;
 use butterfs_send::apply::{Failure, Outcome};
@@ -18,8 +16,6 @@ use std::collections::HashSet;
 
 /// Pieces end at multiples of this in their file.
 const PIECE: u64 = 128 << 10;
-/// So many pieces get their digests at once.
-const WAITING: usize = 16;
 /// Pieces that are known at most; those of older snapshots are forgotten first, and would be stored again.
 const KNOWN: usize = 450_000;
 /// The first bytes of a segment that has no name yet; a number follows. The offset is the number of the piece.
@@ -27,13 +23,6 @@ const MARK: [u8; 24] = [0xfe; 24];
 
 /// Bytes that were written and are no piece yet: the last ones of the segment that is being filled.
 pub struct Pending {
-    ino: u64,
-    offset: u64,
-    len: u64,
-}
-
-/// A piece without a digest: its place in a file.
-pub struct Waiting {
     ino: u64,
     offset: u64,
     len: u64,
@@ -128,35 +117,17 @@ impl Open {
     /// Makes a piece of what was written.
     pub(super) fn end_piece(&mut self) -> Outcome {
         let Some(Pending { ino, offset, len }) = self.pending.take() else { return Ok(()) };
-        self.waiting.push(Waiting { ino, offset, len });
+        let digest = self.index.nodes.archive.repository().digest(self.filling.last());
+        let piece = match self.known.get(&digest) {
+            Some(known) => {
+                self.filling.take_back();
+                known
+            }
+            None => self.new_piece(self.filling.pieces() as u32 - 1, len as u32, digest)?,
+        };
+        self.clear(ino, offset, offset + len)?;
+        self.set_extent(ino, offset, Extent { len, data: Some((0, piece)) })?;
         self.grow(ino, offset + len)?;
-        if self.filling.is_full() || self.waiting.len() >= WAITING { self.place_pieces() } else { Ok(()) }
-    }
-
-    /// Gives the pieces that wait their places: known ones leave the segment, the index gets the extents.
-    pub(super) fn place_pieces(&mut self) -> Outcome {
-        debug_assert!(self.pending.is_none(), "its bytes are behind the pieces that wait");
-        if self.waiting.is_empty() {
-            return Ok(());
-        }
-        let waiting = std::mem::take(&mut self.waiting);
-        let first = self.filling.pieces() - waiting.len();
-        let raw = (first..self.filling.pieces()).map(|number| self.filling.piece(number));
-        let digests = piece::digests(raw, self.index.nodes.archive.repository().keys());
-        let mut is_new = Vec::with_capacity(waiting.len());
-        let mut number = first as u32;
-        for (Waiting { ino, offset, len }, digest) in waiting.into_iter().zip(digests) {
-            let known = self.known.get(&digest);
-            let piece = match known {
-                Some(known) => known,
-                None => self.new_piece(number, len as u32, digest)?,
-            };
-            number += u32::from(known.is_none());
-            is_new.push(known.is_none());
-            self.clear(ino, offset, offset + len)?;
-            self.set_extent(ino, offset, Extent { len, data: Some((0, piece)) })?;
-        }
-        self.filling.retain_from(first, |number| is_new[number]);
         if self.filling.is_full() { self.send_segment() } else { Ok(()) }
     }
 
@@ -198,7 +169,6 @@ impl Open {
 
     /// The extents of a file that have bytes in a range, with their offsets.
     pub(super) fn extents(&mut self, ino: u64, from: u64, until: u64) -> Result<Vec<(u64, Extent)>, Failure> {
-        self.place_pieces()?;
         let mut found = Vec::new();
         let first = key(ino, EXTENT, &from.to_be_bytes());
         if let Some((offset, extent)) = self.extent_of(ino, self.index.before(&first).map_err(failure)?)?

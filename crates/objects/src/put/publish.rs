@@ -31,7 +31,6 @@ impl Open {
         session: &mut Session,
     ) -> std::result::Result<(Manifest, Sent), Failure> {
         self.end_piece()?;
-        self.place_pieces()?;
         self.send_segment()?;
         let done = self.seal(repository, options, session);
         done.map_err(failure)

@@ -2,9 +2,12 @@
 
 use crate::model::{open, small};
 use butterfs_device::BlockDevice;
-use butterfs_remote::{ObjectDevice, Options, make};
+use butterfs_remote::{Limits, ObjectDevice, Options, make};
 use butterfs_store::{Kind, Store};
 use butterfs_testkit::object_server::{Fate, Server};
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -210,4 +213,35 @@ fn a_host_that_stands_still_while_it_takes_over_does_not_mix_states() {
         reached += 1;
     }
     assert!(reached > 8, "only {reached} requests were held back");
+}
+
+/// The writer flushes as fast as it can, and the other host needs 5 ms for each request.
+#[test]
+fn a_writer_that_is_faster_than_the_other_host_is_taken_over() {
+    let shared = Arc::new(InMemory::new());
+    let wait = Duration::from_millis(5);
+    let slow = ThrottleConfig { wait_get_per_call: wait, wait_put_per_call: wait, ..ThrottleConfig::default() };
+    let far = Arc::new(ThrottledStore::new(Arc::clone(&shared), slow));
+    let near = Store::of(shared, Path::default(), "near".to_owned()).unwrap();
+    let far = Store::of(far, Path::default(), "far".to_owned()).unwrap();
+    make(&near, "main", LEN).unwrap();
+    // No table in between, whose root the other one would have to meet too.
+    let options = || Options { limits: Limits { records: 1 << 40, ..small().limits }, ..small() };
+    let first = ObjectDevice::open(&near, &options()).unwrap();
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            let flushed = |number: &u64| {
+                let block = [(*number % 251) as u8; 4096];
+                first.write_at(0, &block).and_then(|()| first.flush()).is_ok()
+            };
+            (1..1_000_000).take_while(flushed).count() as u64
+        });
+        let second = ObjectDevice::open(&far, &options()).unwrap();
+        let acknowledged = writing.join().unwrap();
+        let mut block = [0; 4096];
+        second.read_at(0, &mut block).unwrap();
+        assert!(acknowledged > 0, "it never wrote");
+        assert_eq!(block, [(acknowledged % 251) as u8; 4096], "the last of {acknowledged} flushes is there");
+        second.write_at(0, &[255; 4096]).and_then(|()| second.flush()).unwrap();
+    });
 }

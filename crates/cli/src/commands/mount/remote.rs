@@ -114,7 +114,8 @@ enum Device {
 impl Remote {
     /// Opens the volume or image at a URL. With `create`, a volume of that size is made first, if there is none.
     pub fn open(url: &str, options: Options, read_only: bool, create: Option<u64>) -> Result<Stored, CliError> {
-        let Options { volume: mut options, store: settings, follow, cache_dir, .. } = options;
+        let Options { volume: mut options, store: mut settings, follow, cache_dir, .. } = options;
+        settings.makes_folder = create.is_some();
         let read_only = read_only || follow.is_some();
         let store = Store::open(url, &settings).map_err(stores::refused)?;
         // Once: later the folder may be somewhere else, or below the mount.

@@ -30,11 +30,16 @@ pub struct StoreArgs {
 impl StoreArgs {
     /// The store at a URL.
     pub fn store(&self, url: &str) -> Result<Store, CliError> {
+        self.reached(url, false)
+    }
+
+    fn reached(&self, url: &str, makes_folder: bool) -> Result<Store, CliError> {
         let settings = Settings {
             endpoint: self.endpoint.clone(),
             region: self.region.clone(),
             profile: self.profile.clone(),
             give_up_after: Duration::from_secs(self.give_up_after),
+            makes_folder,
             ..stores::settings()
         };
         Store::open(url, &settings).map_err(stores::refused)
@@ -61,12 +66,12 @@ impl StoreArgs {
 
     /// The repository at a URL; a new one gets the key of another repository.
     pub fn open_like(&self, url: &str, other: &Repository) -> Result<Repository, CliError> {
-        Repository::open_or_copy(self.store(url)?, other, &self.access()?).map_err(refused)
+        Repository::open_or_copy(self.reached(url, true)?, other, &self.access()?).map_err(refused)
     }
 
     /// The repository at a URL; a new one is made, encrypted for these recipients if there are any.
     pub fn open_or_make(&self, url: &str, recipients: &[String]) -> Result<Repository, CliError> {
-        let (store, mut access) = (self.store(url)?, self.access()?);
+        let (store, mut access) = (self.reached(url, true)?, self.access()?);
         if recipients.is_empty() {
             // Identities open; only recipients make an encrypted one.
             access.recipients.clear();
