@@ -37,8 +37,9 @@ usage: cargo xtask <command>
                                       into docs/performance.md
   sim [--seed S | --explore 1|2] [--runs N] [--hours H] [--kernel-every N]
                                       simulated crashes and faults, by seed (docs/testing.md)
-  soak [NAME]...                      long runs (docs/testing.md); the names: stress-ng fsx random kernel-left mutants
-                                      full-disk costs waits growth fio rsync git sqlite overlay server pjdfstest
+  soak [--debug] [NAME]...            long runs, optimised; --debug checks the order of locks instead
+                                      (docs/testing.md); the names: stress-ng fsx random kernel-left mutants full-disk
+                                      costs waits growth fio rsync git sqlite overlay server pjdfstest
                                       containers intruders receives btrbk repairs repair-kills lost-blocks rescue
                                       rescue-repairs rescue-profiles rescue-mutants images objects volumes
                                       ceph";

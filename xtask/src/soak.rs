@@ -1,8 +1,9 @@
-//! `cargo xtask soak`: long runs that a test run has no time for. Builds the command with full optimisation, then runs
-//! the ignored tests that the words stand for; what they print is shown as it comes.
+//! `cargo xtask soak`: long runs that a test run has no time for. Builds the command and the tests with full
+//! optimisation, then runs the ignored tests that the words stand for; their output is shown as it comes.
 
 use crate::{suites, tools, workspace};
 use std::process::Command;
+use std::time::Instant;
 
 /// A word, the package and test program, the test, and what makes it longer.
 const RUNS: &[(&str, &str, &str, &str)] = &[
@@ -62,37 +63,47 @@ const LONGER: [(&str, &str); 6] = [
     ("BUTTERFS_NEIGHBOURS", "5"),
 ];
 
-/// Runs what `words` name, everything without a word.
+/// Runs what `words` name, everything without a name. Optimised; `--debug` among the words builds the tests in the
+/// profile of a test run instead, where every lock checks its order and arithmetic its overflow.
 pub fn run(words: &[&str]) -> Result<bool, String> {
-    if let Some(word) = words.iter().find(|word| RUNS.iter().all(|(name, ..)| name != *word)) {
-        let known: Vec<&str> = RUNS.iter().map(|(name, ..)| *name).collect();
-        return Err(format!("soak does not know {word}; it knows {}", known.join(", ")));
+    let is_debug = words.contains(&"--debug");
+    let names: Vec<&str> = words.iter().copied().filter(|word| *word != "--debug").collect();
+    if let Some(name) = names.iter().find(|name| RUNS.iter().all(|(known, ..)| known != *name)) {
+        let mut known: Vec<&str> = RUNS.iter().map(|(name, ..)| *name).collect();
+        known.dedup();
+        return Err(format!("soak does not know {name}; it knows {}", known.join(", ")));
     }
-    let start = |command: &mut Command| command.status().map_err(|error| format!("cannot start cargo: {error}"));
+    tools::ensure().iter().for_each(|why| println!("soak: {why}"));
     let build = ["build", "--release", "-p", "butterfs-cli"];
-    if !start(Command::new("cargo").args(build).current_dir(workspace::root()))?.success() {
+    if !start(Command::new("cargo").args(build).current_dir(workspace::root()))? {
         return Ok(false);
     }
     let scratch = workspace::scratch();
     std::fs::create_dir_all(&scratch).map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
-    let mut good = true;
-    for (word, package, program, test) in RUNS.iter().filter(|(name, ..)| words.is_empty() || words.contains(name)) {
-        if let Err(why) = suites::ensure(word) {
-            println!("{word}: {why}");
-            good = false;
+    let mut lines = Vec::new();
+    for (name, package, program, test) in RUNS.iter().filter(|(name, ..)| names.is_empty() || names.contains(name)) {
+        if let Err(why) = suites::ensure(name) {
+            lines.push((false, format!("{name}: {why}")));
             continue;
         }
+        println!("soak {name}: {package} {program} {test}");
         let mut command = Command::new("cargo");
-        command.args(["test", "-p", package, "--test", program, "--"]);
-        command.args(["--include-ignored", "--nocapture", "--exact", test]);
+        command.args(["test", "-p", package, "--test", program]).args((!is_debug).then_some("--release"));
+        command.args(["--", "--include-ignored", "--nocapture", "--exact", test]);
         command.current_dir(workspace::root()).envs(tools::environment()).env("BUTTERFS_SCRATCH", &scratch);
         command.env("BUTTERFS_BIN", workspace::target().join("release/butterfs"));
-        for (name, value) in LONGER {
-            if std::env::var_os(name).is_none() {
-                command.env(name, value);
-            }
-        }
-        good &= start(&mut command)?.success();
+        command.envs(LONGER.iter().filter(|(name, _)| std::env::var_os(name).is_none()).copied());
+        let begun = Instant::now();
+        let is_good = start(&mut command)?;
+        let verdict = if is_good { "ok" } else { "FAILED" };
+        lines.push((is_good, format!("{name}: {test}: {verdict} after {} s", begun.elapsed().as_secs())));
     }
-    Ok(good)
+    lines.iter().for_each(|(_, line)| println!("soak {line}"));
+    Ok(lines.iter().all(|(is_good, _)| *is_good))
+}
+
+/// Whether the program ends well.
+fn start(command: &mut Command) -> Result<bool, String> {
+    let status = command.status().map_err(|error| format!("cannot start cargo: {error}"))?;
+    Ok(status.success())
 }

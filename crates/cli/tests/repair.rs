@@ -7,6 +7,7 @@ use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use butterfs_testkit::editor::{Editor, Item};
 use butterfs_testkit::kernel::{KernelMount, check_all, run, run_ok};
+use butterfs_testkit::progress::Progress;
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use common::{butterfs, butterfs_ok};
@@ -352,6 +353,7 @@ fn killed_and_run_again_as_if_never_killed() {
     let begun = std::time::Instant::now();
     butterfs_ok(&arguments);
     let whole = begun.elapsed();
+    let mut progress = Progress::new(TEST, kills());
     for number in 0..kills() {
         std::fs::write(&image, &damaged).expect("it can be written");
         let _ = std::fs::remove_file(&undo);
@@ -374,5 +376,6 @@ fn killed_and_run_again_as_if_never_killed() {
         );
         butterfs_ok(&["check", "--undo", text(&undo), text(&image)]);
         assert!(bytes(&image) == damaged, "kill {number}: undo brings the damaged image back");
+        progress.step();
     }
 }

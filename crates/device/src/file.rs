@@ -18,7 +18,8 @@ use crate::in_use::{self, Span};
 use crate::write_out;
 use crate::{BlockDevice, OpenError, OpenErrorKind, block_ioctl, check_read, check_write};
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
+use rustix::io::Errno;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::num::NonZeroU64;
@@ -451,6 +452,17 @@ impl BlockDevice for FileDevice {
         self.read_fresh(offset, buf)
     }
 
+    fn next_data(&self, offset: u64) -> u64 {
+        match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) => data.min(self.len()),
+            // No data behind a place inside the file.
+            Err(Errno::NXIO) if !self.is_block_device && self.current_len().is_ok_and(|len| len >= self.len()) => {
+                self.len().max(offset)
+            }
+            Err(_) => offset,
+        }
+    }
+
     fn kernel_use(&self, fsid: &[u8; 16]) -> Option<String> {
         let metadata = self.file.metadata().ok()?;
         let span = match self.is_block_device {
@@ -472,7 +484,6 @@ enum Refused {
 impl Refused {
     /// The meaning of an error of a discard; `None` for a failure.
     fn of(error: &io::Error) -> Option<Refused> {
-        use rustix::io::Errno;
         match Errno::from_io_error(error)? {
             Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => Some(Refused::Always),
             Errno::INVAL => Some(Refused::ThisRange),

@@ -154,6 +154,12 @@ pub trait BlockDevice: Send + Sync + Debug {
         self.read_at(offset, buf)
     }
 
+    /// The first offset from `offset` on whose byte may be other than zero: the bytes before it are a hole of an image
+    /// file. The length of the device where only a hole follows; `offset` itself where nothing is known of holes.
+    fn next_data(&self, offset: u64) -> u64 {
+        offset
+    }
+
     /// The use that the kernel makes of the filesystem with this UUID on the same storage, or on what may be the same:
     /// a part of a sentence, as in `part of a btrfs that the kernel has mounted from /dev/loop0`.
     fn kernel_use(&self, _fsid: &[u8; 16]) -> Option<String> {

@@ -183,6 +183,20 @@ impl BlockDevice for MemoryDevice {
         Ok(())
     }
 
+    fn next_data(&self, offset: u64) -> u64 {
+        let root = self.root.read();
+        let mut at = offset;
+        while at < self.len {
+            let index = RadixIndex::of(at);
+            at = match &root[index.table] {
+                None => (at / TABLE + 1) * TABLE,
+                Some(table) if table[index.block].is_none() => (at / BLOCK as u64 + 1) * BLOCK as u64,
+                Some(_) => return at,
+            };
+        }
+        self.len.max(offset)
+    }
+
     /// Whole blocks become zeroes, and the rest keeps its content; or all of it becomes garbage.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         check_write(self, offset, len)?;
@@ -300,7 +314,10 @@ mod tests {
     #[test]
     fn a_large_device_costs_nothing_until_written() {
         let device = MemoryDevice::new(1 << 40);
+        assert_eq!(device.next_data(0), 1 << 40);
         device.write_at((1 << 40) - 1, &[1]).unwrap();
+        assert_eq!(device.next_data(5), (1 << 40) - BLOCK as u64);
+        assert_eq!(device.next_data((1 << 40) - 3), (1 << 40) - 3);
         assert_eq!(device.allocated_bytes(), BLOCK as u64);
     }
 }

@@ -38,6 +38,10 @@ impl BlockDevice for ReadOnlyDevice {
         check_write(self, offset, len)
     }
 
+    fn next_data(&self, offset: u64) -> u64 {
+        self.inner.next_data(offset)
+    }
+
     fn name(&self) -> String {
         self.inner.name()
     }

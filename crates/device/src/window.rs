@@ -46,6 +46,11 @@ impl BlockDevice for WindowDevice {
         self.inner.flush()
     }
 
+    fn next_data(&self, offset: u64) -> u64 {
+        let data = self.inner.next_data(self.range.start + offset).saturating_sub(self.range.start);
+        data.min(self.len()).max(offset)
+    }
+
     fn write_uncached(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         check_write(self, offset, data.len() as u64)?;
         self.inner.write_uncached(self.range.start + offset, data)

@@ -268,6 +268,12 @@ impl Forest {
         self.trees.values().filter(|root| root.is_live_subvolume()).map(Root::id).collect()
     }
 
+    /// The subvolumes of which nothing is dropped, deleted or not.
+    pub fn whole_subvolumes(&self) -> Vec<TreeId> {
+        let is_whole = |root: &&Root| root.id().is_subvolume() && DropPoint::of(&root.item).is_none();
+        self.trees.values().filter(is_whole).map(Root::id).collect()
+    }
+
     /// Every tree with a root, and where its dropping has come to.
     pub fn all(&self) -> Vec<(NodePtr, Option<DropPoint>)> {
         let named = self.trees.values().map(|root| (root.ptr, DropPoint::of(&root.item)));

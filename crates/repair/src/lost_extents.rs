@@ -1,5 +1,5 @@
-//! Extents of files whose items are lost: the extent tree says which file had them and where, and the inode how many
-//! bytes of extents it had.
+//! Extents of files whose items are lost or name another place: the extent tree says which file had them and where,
+//! and the inode how many bytes of extents it had.
 //!
 //! Invariant: items are made only where all extents that a file has lost make up exactly the bytes that are missing,
 //! touch none of its other extents, and all have checksums: then they were neither compressed nor only allocated.
@@ -11,7 +11,7 @@ use crate::forest::Forest;
 use crate::trouble::Result;
 use crate::walk;
 use butterfs_check::Finding;
-use butterfs_ondisk::items::{FileExtent, InodeItem, file_extent_type};
+use butterfs_ondisk::items::{FileExtent, InodeItem, compression, file_extent_type};
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -83,12 +83,18 @@ fn referenced(forest: &Forest, suspects: &BTreeSet<(TreeId, u64)>) -> BTreeMap<(
             }
         }
     };
-    let Ok(ptr) = forest.ptr(TreeId::EXTENT) else { return found };
+    each_extent(forest, &mut add);
+    found
+}
+
+/// All extents of the extent tree with their references by file.
+fn each_extent(forest: &Forest, take: &mut dyn FnMut(&Extent)) {
+    let Ok(ptr) = forest.ptr(TreeId::EXTENT) else { return };
     let mut current: Option<Stored> = None;
     walk::items(&forest.store, &ptr, &mut |key, data| match key.kind {
         KeyType::EXTENT_ITEM => {
             let next = Stored::parse(key, data, forest.store.nodesize());
-            current.replace(next).and_then(|stored| stored.extent).iter().for_each(&mut add);
+            current.replace(next).and_then(|stored| stored.extent).iter().for_each(&mut *take);
         }
         KeyType::EXTENT_DATA_REF => {
             let own = current.as_mut().filter(|stored| stored.keys[0].objectid == key.objectid);
@@ -96,8 +102,56 @@ fn referenced(forest: &Forest, suspects: &BTreeSet<(TreeId, u64)>) -> BTreeMap<(
         }
         _ => {}
     });
-    current.and_then(|stored| stored.extent).iter().for_each(&mut add);
-    found
+    current.and_then(|stored| stored.extent).iter().for_each(take);
+}
+
+/// Corrects items with a wrong address: the extent tree has no extent of that length there, and has one for just this
+/// place of the file, which the file does not use.
+pub(crate) fn correct(forest: &mut Forest, findings: &[Finding]) -> Result<()> {
+    let lacking = |finding: &Finding| match finding {
+        Finding::ExtentUnused { at, .. } | Finding::ReferenceExtra { at, .. } => Some(at.0),
+        _ => None,
+    };
+    let lacking: BTreeSet<u64> = findings.iter().filter_map(lacking).collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let mut right: Vec<(u64, Lost)> = Vec::new();
+    each_extent(forest, &mut |extent| {
+        let Extent { at, length, generation, .. } = *extent;
+        let sources = extent.sources.iter().filter(|(source, _)| source.kind == KeyType::EXTENT_DATA_REF.0);
+        let files = sources.filter(|_| lacking.contains(&at));
+        right.extend(files.map(|(source, _)| (source.inode, Lost { start: source.offset, at, length, generation })));
+    });
+    // Snapshots may share the leaf with the subvolume that the reference names.
+    for tree in forest.whole_subvolumes() {
+        for (inode, lost) in &right {
+            correct_file(forest, tree, *inode, lost)?;
+        }
+    }
+    Ok(())
+}
+
+fn correct_file(forest: &mut Forest, tree: TreeId, inode: u64, right: &Lost) -> Result<()> {
+    for (key, data) in forest.of_kind(tree, inode, KeyType::EXTENT_DATA).unwrap_or_default() {
+        let Ok(mut extent) = FileExtent::read_from_bytes(&data) else { continue };
+        let FileExtent { head, body } = extent;
+        let (at, length, offset) = (body.disk_bytenr.get(), body.disk_num_bytes.get(), body.offset.get());
+        let is_here = key.offset.checked_sub(offset) == Some(right.start) && head.kind != file_extent_type::INLINE;
+        let is_elsewhere = at != 0 && at != right.at && length == right.length;
+        let within = if head.compression == compression::NONE { right.length } else { head.ram_bytes.get() };
+        let has_room = offset.checked_add(body.num_bytes.get()).is_some_and(|end| end <= within);
+        let own = Key::new(at, KeyType::EXTENT_ITEM, length);
+        if !is_here || !is_elsewhere || !has_room || forest.get(TreeId::EXTENT, own)?.is_some() {
+            continue;
+        }
+        extent.body.disk_bytenr = right.at.into();
+        forest.put(tree, key, extent.as_bytes())?;
+        let (start, at) = (key.offset, right.at);
+        let what = format!("gives the extent at {start} of inode {inode} of tree {tree} its address {at}");
+        forest.did(Pass::Files, what);
+    }
+    Ok(())
 }
 
 /// Puts these extents into a file, if they are certainly its own; says whether they are.

@@ -72,6 +72,7 @@ pub(crate) fn run(
     for &tree in &wanted.dead {
         subvolumes::settle_dead(&mut forest, tree)?;
     }
+    lost_extents::correct(&mut forest, findings)?;
     lost_extents::restore(&mut forest, findings, &pruned.without_extents)?;
     for (tree, inode) in pruned.without_item {
         forest.remove(tree, Key::new(inode, KeyType::INODE_ITEM, 0))?;

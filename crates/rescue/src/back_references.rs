@@ -5,8 +5,9 @@
 
 use crate::tree::Tree;
 use crate::trust::Trust;
+use butterfs_fs::file_extent::{ExtentKind, FileExtent};
 use butterfs_ondisk::items::{ExtentDataRef, ExtentItem, extent_flags};
-use butterfs_ondisk::{Key, KeyType};
+use butterfs_ondisk::{Key, KeyType, Logical};
 use rustc_hash::FxHashMap;
 use std::ops::ControlFlow;
 use zerocopy::FromBytes;
@@ -23,6 +24,13 @@ pub struct Referenced {
     pub at: u64,
     /// Its bytes.
     pub len: u64,
+}
+
+impl Referenced {
+    /// The file's extent, as bytes that are not compressed.
+    pub fn stored(&self) -> FileExtent {
+        FileExtent::new(ExtentKind::Regular, self.offset, Logical(self.at), self.len, 0)
+    }
 }
 
 /// See the [module](self).

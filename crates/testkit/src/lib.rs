@@ -21,6 +21,7 @@ pub mod mutants;
 pub mod names;
 pub mod object_server;
 pub mod operation;
+pub mod progress;
 pub mod promise;
 pub mod public_functions;
 pub mod real_server;

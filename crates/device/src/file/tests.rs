@@ -63,6 +63,18 @@ fn a_new_file_is_sparse_and_keeps_what_is_written() {
 }
 
 #[test]
+fn holes_of_a_file_are_known() {
+    let scratch = Scratch::new();
+    let device = FileDevice::create(scratch.path("holes.img"), 8 << 20).unwrap();
+    assert_eq!(device.next_data(100), 8 << 20);
+    device.write_at(5 << 20, &[1]).unwrap();
+    assert_eq!(device.next_data(0), 5 << 20);
+    assert_eq!(device.next_data((5 << 20) + 1), (5 << 20) + 1);
+    assert_eq!(device.next_data(6 << 20), 8 << 20);
+    assert_eq!(device.next_data(8 << 20), 8 << 20);
+}
+
+#[test]
 fn an_existing_file_is_not_created_again() {
     let scratch = Scratch::new();
     let path = scratch.image();

@@ -8,6 +8,7 @@ use butterfs_repair::{apply, plan};
 use butterfs_testkit::editor::Editor;
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::{KernelMount, judge_all};
+use butterfs_testkit::progress::Progress;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -92,18 +93,22 @@ fn every_repair_is_judged_by_the_kernel() {
     let sound = shown(&image).expect("the sound image can be mounted");
     let only = std::env::var("PLANT").unwrap_or_default();
     let (mut failures, mut judged) = (Vec::new(), 0);
-    for (id, plant) in plants::all().filter(|(id, _)| *id != "cannot-open" && id.contains(&only)) {
+    let chosen: Vec<_> = plants::all().filter(|(id, _)| *id != "cannot-open" && id.contains(&only)).collect();
+    let mut progress = Progress::new("repairs", chosen.len() as u64);
+    for (id, plant) in chosen {
         let (editor, copy) = Editor::of_copy(&base);
         if catch_unwind(AssertUnwindSafe(|| plant(&editor))).is_err() {
             println!("{id}: cannot be planted here");
+            progress.step();
             continue;
         }
         judged += 1;
-        match catch_unwind(AssertUnwindSafe(|| compare(&copy, id, &sound, &image))) {
-            Ok(Ok(())) => {}
-            Ok(Err(reason)) => failures.push(format!("{id}: {reason}")),
-            Err(_) => failures.push(format!("{id}: panic")),
+        let outcome = catch_unwind(AssertUnwindSafe(|| compare(&copy, id, &sound, &image)));
+        if let Err(reason) = outcome.unwrap_or_else(|_| Err("panic".into())) {
+            failures.push(format!("{id}: {reason}"));
+            progress.finding(&failures[failures.len() - 1]);
         }
+        progress.step();
     }
     println!("{judged} repairs judged");
     assert!(failures.is_empty(), "{} of {judged}:\n{}", failures.len(), failures.join("\n"));

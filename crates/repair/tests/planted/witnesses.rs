@@ -135,6 +135,15 @@ const CASES: &[Case] = &[
         },
         Lost::Nothing,
     ),
+    (
+        "a bit of an extent's address",
+        |editor| {
+            let far =
+                |extent: &mut FileExtent| extent.body.disk_bytenr = (extent.body.disk_bytenr.get() ^ 1 << 24).into();
+            editor.change(SUBVOLUME, plain_extent, far);
+        },
+        Lost::Nothing,
+    ),
     ("a file's extent item", |editor| editor.remove(SUBVOLUME, plain_extent), Lost::Nothing),
     (
         "the item of an inode",

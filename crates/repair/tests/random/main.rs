@@ -9,6 +9,7 @@ use butterfs_ondisk::TreeId;
 use butterfs_repair::{Options, apply, plan, undo};
 use butterfs_testkit::editor::Editor;
 use butterfs_testkit::kernel::judge_all;
+use butterfs_testkit::progress::Progress;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -83,15 +84,17 @@ fn check(base: &Arc<MemoryDevice>, seed: u64) -> Result<(), String> {
 
 fn campaign(formats: &[&[&str]], seeds: u64) {
     let mut failures = Vec::new();
+    let mut progress = Progress::new("lost_blocks", formats.len() as u64 * seeds);
     for (number, format) in formats.iter().enumerate() {
         let Some(base) = support::filled(&format!("repair-random-{number}"), 192 << 20, format) else { return };
         for seed in 0..seeds {
             let seed = mixed(&[number as u64, seed]);
-            match catch_unwind(AssertUnwindSafe(|| check(&base, seed))) {
-                Ok(Ok(())) => {}
-                Ok(Err(reason)) => failures.push(format!("format {number}, seed {seed}: {reason}")),
-                Err(_) => failures.push(format!("format {number}, seed {seed}: panic")),
+            let outcome = catch_unwind(AssertUnwindSafe(|| check(&base, seed)));
+            if let Err(reason) = outcome.unwrap_or_else(|_| Err("panic".into())) {
+                failures.push(format!("format {number}, seed {seed}: {reason}"));
+                progress.finding(&failures[failures.len() - 1]);
             }
+            progress.step();
         }
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));

@@ -10,6 +10,7 @@ use crate::back_references::{BackReferences, Referenced};
 use crate::subvolume::{self, Extent};
 use crate::tree::Losses;
 use crate::trust::{Doubts, Trust};
+use butterfs_fs::file::codec::MAX_UNCOMPRESSED;
 use butterfs_fs::file_extent::{ExtentKind, FileExtent};
 use butterfs_ondisk::items::inode_flags;
 use butterfs_ondisk::{Key, KeyType, Logical};
@@ -38,6 +39,8 @@ pub struct Content {
     pub(super) recovered: Vec<FileExtent>,
     /// Places in the file of extents that the extent tree does not have.
     pub(super) strange: Vec<u64>,
+    /// Places in the file of extents of damaged blocks, if the inode counts other bytes than they have.
+    pub(super) doubted: Vec<u64>,
     /// Places in the file of extents that are not believed.
     pub(super) skipped: Vec<u64>,
     pub(super) doubts: Doubts,
@@ -61,11 +64,16 @@ impl Account {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
+    /// The bytes that an inode counts.
+    fn counted(inode: &subvolume::Inode) -> Option<u64> {
+        let regular = inode.item.filter(|item| item.mode.get() & subvolume::TYPE_MASK == subvolume::REGULAR);
+        regular.map(|item| item.nbytes.get())
+    }
+
     /// The bytes that an inode counts, where both can be believed.
     fn stored(&self, inode: &subvolume::Inode, losses: &Losses) -> Option<u64> {
         let is_sure = self.trust == Trust::Proved && inode.trust == Trust::Proved && losses.blocks() == 0;
-        let regular = inode.item.filter(|item| item.mode.get() & subvolume::TYPE_MASK == subvolume::REGULAR);
-        regular.filter(|_| is_sure).map(|item| item.nbytes.get())
+        Account::counted(inode).filter(|_| is_sure)
     }
 }
 
@@ -88,19 +96,25 @@ impl Reader<'_> {
     pub fn content(&self, ino: u64, inode: &subvolume::Inode) -> Content {
         let size = self.size(ino, inode);
         let content = self.content_without(ino, inode, size, Vec::new());
-        if content.strange.is_empty() || content.unaccounted > 0 {
+        if content.unaccounted > 0 || !content.recovered.is_empty() {
             return content;
         }
-        // Without extents that the extent tree does not have, if that has others in their place.
-        let without = self.content_without(ino, inode, size, content.strange.clone());
-        if without.recovered.is_empty() { content } else { without }
+        // Without extents that the extent tree does not have, or that a damaged block has, if it has others in their
+        // place.
+        for places in [&content.strange, &content.doubted].into_iter().filter(|places| !places.is_empty()) {
+            let other = self.content_without(ino, inode, size, places.clone());
+            if !other.recovered.is_empty() {
+                return other;
+            }
+        }
+        content
     }
 
     /// The content without the extents at these places in the file.
     fn content_without(&self, ino: u64, inode: &subvolume::Inode, size: Option<u64>, skipped: Vec<u64>) -> Content {
         let flags = inode.item.map_or(0, |item| item.flags.get());
         let (mut ranges, mut end): (Vec<Range<u64>>, u64) = (Vec::new(), 0);
-        let (mut reaches_beyond, mut strange) = (false, Vec::new());
+        let (mut reaches_beyond, mut strange, mut doubted) = (false, Vec::new(), Vec::new());
         let sector = self.tree.wreck.sectorsize();
         let mut account = Account::default();
         let (bad_items, losses) = subvolume::extents(&self.tree, ino, &mut |Extent { extent, trust, .. }| {
@@ -110,6 +124,9 @@ impl Reader<'_> {
             account.add(&extent, trust);
             if strange.len() < MOST_STRANGE && !self.is_in_extent_tree(&extent) {
                 strange.push(extent.start);
+            }
+            if doubted.len() < MOST_STRANGE && trust == Trust::Doubtful {
+                doubted.push(extent.start);
             }
             let has_data =
                 extent.kind == ExtentKind::Inline || (extent.kind == ExtentKind::Regular && !extent.is_hole());
@@ -152,10 +169,17 @@ impl Reader<'_> {
             unaccounted,
             recovered,
             strange,
+            doubted,
             skipped,
             doubts,
         };
-        if content.unaccounted > 0 {
+        // A number from a damaged block counts too, if it is just what the extent tree has for the holes.
+        let counted = Account::counted(inode).unwrap_or(0);
+        if counted == account.bytes {
+            content.doubted.clear();
+        }
+        let gone = if content.unaccounted > 0 { gone } else { counted.saturating_sub(account.bytes) };
+        if gone > 0 {
             self.recover(&mut content, gone);
         }
         content
@@ -175,32 +199,62 @@ impl Reader<'_> {
 
     /// Fills the holes of a file with what the extent tree says of it, if that is just what its inode counts too much.
     fn recover(&self, content: &mut Content, gone: u64) {
-        let Some(extents) = self.extents else { return };
-        let references = self.references.get_or_init(|| BackReferences::of(extents));
         let sector = self.tree.wreck.sectorsize();
         let fits = |one: &Referenced| {
-            let end = one.offset.checked_add(one.len);
+            let is_made_of_sectors = one.len > 0 && [one.offset, one.len].iter().all(|n| n.is_multiple_of(sector));
+            let end = one.offset.checked_add(one.len).filter(|_| is_made_of_sectors);
             let mut holes = content.holes();
             end.is_some_and(|end| {
-                holes.any(|hole| hole.start <= one.offset && end <= hole.end.next_multiple_of(sector))
+                holes.any(|hole| hole.start <= one.offset && end / sector <= hole.end.div_ceil(sector))
             })
         };
-        let of_inode = references.of_inode(self.tree.root.tree.0, content.ino);
-        let found: Vec<Referenced> = of_inode.into_iter().filter(fits).collect();
+        let found: Vec<Referenced> = self.referenced(content.ino).into_iter().filter(fits).collect();
         let is_apart = found.windows(2).all(|pair| pair[0].offset + pair[0].len <= pair[1].offset);
-        if !is_apart || found.iter().map(|one| one.len).sum::<u64>() != gone {
+        if !is_apart || found.is_empty() {
             return;
         }
-        let of = |one: &Referenced| FileExtent::new(ExtentKind::Regular, one.offset, Logical(one.at), one.len, 0);
-        content.recovered = found.iter().map(of).filter(|extent| self.is_reachable(extent)).collect();
-        if content.recovered.len() < found.len() {
-            content.recovered.clear();
+        let extents: Option<Vec<FileExtent>> = match found.iter().map(|one| one.len).sum::<u64>() == gone {
+            true => Some(found.iter().map(Referenced::stored).collect()),
+            false => self.packed(content, &found),
+        };
+        let fitting = extents.filter(|extents| extents.iter().map(|extent| extent.len).sum::<u64>() == gone);
+        let Some(extents) = fitting.filter(|extents| extents.iter().all(|extent| self.is_reachable(extent))) else {
             return;
-        }
-        content.ranges.extend(found.iter().map(|one| one.offset..(one.offset + one.len).min(content.size)));
+        };
+        content.ranges.extend(extents.iter().map(|extent| extent.start..extent.end().min(content.size)));
+        content.recovered = extents;
         content.ranges.sort_unstable_by_key(|range| range.start);
         (content.unaccounted, content.bad_items) = (0, 0);
         content.doubts.is_by_back_reference = true;
+    }
+
+    /// The extents, some of them compressed: one that is shorter than its place in the file, up to the next one, fits
+    /// its checksums and unpacks to the length of that place.
+    fn packed(&self, content: &Content, found: &[Referenced]) -> Option<Vec<FileExtent>> {
+        let sector = self.tree.wreck.sectorsize();
+        let place = |number: usize| {
+            let one = &found[number];
+            let hole = content.holes().find(|hole| hole.contains(&one.offset))?;
+            let next = found.get(number + 1).map_or(u64::MAX, |next| next.offset);
+            Some(hole.end.div_ceil(sector).saturating_mul(sector).min(next) - one.offset)
+        };
+        let extent = |number: usize| {
+            let one = &found[number];
+            let len = place(number)?.min(MAX_UNCOMPRESSED as u64);
+            if one.len >= len {
+                return Some(one.stored());
+            }
+            let method = self.method_of(Logical(one.at), one.len, len)?;
+            let stored = one.stored();
+            Some(FileExtent { len, ram_bytes: len, compression: method, disk_len: one.len, ..stored })
+        };
+        (0..found.len()).map(extent).collect()
+    }
+
+    /// The extents of a file as the extent tree has them, in their order.
+    fn referenced(&self, ino: u64) -> Vec<Referenced> {
+        let Some(extents) = self.extents else { return Vec::new() };
+        self.references.get_or_init(|| BackReferences::of(extents)).of_inode(self.tree.root.tree.0, ino)
     }
 
     /// The length that an inode says, if that can be: a damaged one must not contradict its extents.
@@ -222,7 +276,11 @@ impl Reader<'_> {
         });
         let sector = self.tree.wreck.sectorsize();
         let is_short = size.div_ceil(sector) < end.div_ceil(sector);
-        let is_long = size > end && item.nbytes.get() != account.bytes;
+        let is_last = |one: Referenced| {
+            one.offset.checked_add(one.len).is_some_and(|end| end.div_ceil(sector) == size.div_ceil(sector))
+        };
+        let is_long =
+            size > end && item.nbytes.get() != account.bytes && !self.referenced(ino).pop().is_some_and(is_last);
         inline.or(if is_short || is_long { None } else { Some(size) })
     }
 

@@ -259,20 +259,35 @@ impl<'a> Reader<'a> {
     }
 
     fn unpack(&self, content: &Content, extent: &FileExtent) -> (Vec<u8>, Sector) {
-        let sector = self.tree.wreck.sectorsize();
-        let is_bounded = extent.disk_len <= LARGEST_PACKED && extent.ram_bytes <= LARGEST_PACKED;
-        let Some(algorithm) = Algorithm::from_raw(extent.compression).filter(|_| is_bounded) else {
+        if extent.disk_len > LARGEST_PACKED || extent.ram_bytes > LARGEST_PACKED {
             return (Vec::new(), Sector::Missing);
-        };
+        }
+        let sector = self.tree.wreck.sectorsize() as u32;
         let (stored, states) = self.stored(extent.at, extent.disk_len, !content.has_no_checksums);
         let worst = [Sector::Missing, Sector::Damaged, Sector::Unverified].into_iter().find(|one| states.contains(one));
         let mut bytes = vec![0; extent.ram_bytes as usize];
-        match codec::decompress(algorithm, &stored, &mut bytes, sector as u32) {
-            Ok(_) if worst != Some(Sector::Missing) => (bytes, worst.unwrap_or(Sector::Verified)),
+        let is_unpacked = Algorithm::from_raw(extent.compression)
+            .is_some_and(|method| codec::decompress(method, &stored, &mut bytes, sector).is_ok());
+        match worst {
+            Some(Sector::Missing) => (Vec::new(), Sector::Missing),
+            _ if is_unpacked => (bytes, worst.unwrap_or(Sector::Verified)),
+            Some(_) => (Vec::new(), Sector::Missing),
             // Nobody keeps what packing makes longer: the mark is wrong, and the bytes are as they were.
-            Err(_) if worst.is_none() && extent.disk_len >= extent.ram_bytes => (stored, Sector::Verified),
-            _ => (Vec::new(), Sector::Missing),
+            None if extent.disk_len >= extent.ram_bytes => (stored, Sector::Verified),
+            None => match unpacked_by_any(&stored, bytes.len(), sector) {
+                Some((_, bytes)) => (bytes, Sector::Verified),
+                None => (Vec::new(), Sector::Missing),
+            },
         }
+    }
+
+    /// The compression of an extent that fits its checksums and unpacks to this length.
+    fn method_of(&self, at: Logical, disk_len: u64, ram_bytes: u64) -> Option<u8> {
+        let (stored, states) = self.stored(at, disk_len, true);
+        let is_sound = states.iter().all(|state| *state == Sector::Verified);
+        let unpacked =
+            is_sound.then(|| unpacked_by_any(&stored, ram_bytes as usize, self.tree.wreck.sectorsize() as u32));
+        unpacked.flatten().map(|(method, _)| method)
     }
 
     /// Bytes as they are stored, whole sectors, each from the first copy that fits its checksum.
@@ -337,6 +352,16 @@ impl<'a> Reader<'a> {
         });
         sums
     }
+}
+
+/// The bytes and the compression by which a stream unpacks to as many sectors as `len` has.
+fn unpacked_by_any(stored: &[u8], len: usize, sector: u32) -> Option<(u8, Vec<u8>)> {
+    let mut bytes = vec![0; len];
+    let method = (1..=3).find(|raw| {
+        let unpacked = Algorithm::from_raw(*raw).map(|method| codec::decompress(method, stored, &mut bytes, sector));
+        unpacked.and_then(Result::ok).is_some_and(|given| given.next_multiple_of(sector as usize) == len)
+    })?;
+    Some((method, bytes))
 }
 
 fn unpack_inline(extent: &FileExtent, inline: &[u8], len: usize, sector: u64) -> (Vec<u8>, Sector) {

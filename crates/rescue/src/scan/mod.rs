@@ -2,7 +2,8 @@
 //!
 //! Invariants: (1) memory is bounded: two pieces of the device, and as many blocks as [`Limit`] allows; (2) what was
 //! written down survives a kill at any moment, and the next run goes on behind it; (3) known-bad ranges are not
-//! touched, and each range is read at most once more in smaller pieces when reading it fails.
+//! touched, and each range is read at most once more in smaller pieces when reading it fails; (4) holes of image files
+//! are not read.
 
 mod ddrescue;
 mod finder;
@@ -123,6 +124,10 @@ fn scan_device(
         scope.spawn(move || {
             let mut at = start;
             while at < len {
+                // What a ddrescue map calls bad is bad, although the copy has a hole there.
+                if known.is_none() {
+                    at = behind_hole(device, at);
+                }
                 let Ok(mut buffer) = empty.recv() else { return };
                 let filled = (len - at).min(PIECE + OVERLAP) as usize;
                 let bad = read_piece(device, known, at, &mut buffer[..filled]);
@@ -146,6 +151,12 @@ fn scan_device(
         }
         Ok(())
     })
+}
+
+/// The piece behind those that are a hole from `at` on, where no tree block begins. The last one is always read.
+fn behind_hole(device: &dyn BlockDevice, at: u64) -> u64 {
+    let last = device.len() - 1;
+    at + device.next_data(at).clamp(at, last).saturating_sub(at) / PIECE * PIECE
 }
 
 /// Fills the buffer from `at` on; returns what could not be read, which is zero then, or was not touched.

@@ -12,6 +12,7 @@ use butterfs_rescue::roots::Roots;
 use butterfs_rescue::{patch, roots, undelete};
 use butterfs_testkit::memory;
 use butterfs_testkit::mutants::{mutant, shapes};
+use butterfs_testkit::progress::Progress;
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
@@ -60,12 +61,16 @@ const LONGEST: Duration = Duration::from_secs(20);
 /// Mutants: one to three fields lie under good checksums. Everything that reads them ends, in bounded memory and time.
 fn mutants(seeds: std::ops::Range<u64>) {
     let scratch = Scratch::new("rescued_mutants");
-    let watchdog = Watchdog::new("rescued_mutants", 3600);
+    let mut watchdog = Watchdog::new("rescued_mutants", 3600);
+    let mut progress = Progress::new("rescued_mutants", seeds.end - seeds.start);
     // The images that are changed stay in memory.
     assert!(!shapes().is_empty());
     let measured = memory::start_measuring();
     let (mut opened, mut restored) = (0, 0);
     for seed in seeds {
+        if seed.is_multiple_of(1000) {
+            watchdog = Watchdog::new("rescued_mutants", 3600);
+        }
         let (devices, outcome) = mutant(&mut Rng::new(seed));
         watchdog.note(&format!("seed {seed}: {outcome:?}"));
         let start = Instant::now();
@@ -80,9 +85,10 @@ fn mutants(seeds: std::ops::Range<u64>) {
             patch::log::contents(&wreck);
         }
         if memory::peak_kib() > own + (20 << 10) {
-            println!("seed {seed}: {} KiB more: {outcome:?}", memory::peak_kib() - own);
+            progress.finding(&format!("seed {seed}: {} KiB more: {outcome:?}", memory::peak_kib() - own));
         }
         assert!(start.elapsed() < LONGEST, "seed {seed}: {:?}: {outcome:?}", start.elapsed());
+        progress.step();
     }
     let used = measured.taken_kib();
     println!("{opened} times opened, {restored} files, {used} KiB");

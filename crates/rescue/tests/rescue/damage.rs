@@ -3,16 +3,17 @@
 
 use crate::claims::{Kind, false_claims};
 use crate::opened::{plain, scanned};
-use crate::saved::{Hashing, below, by_btrfs_restore, by_kernel, by_us};
+use crate::saved::{Contents, Hashing, Restored, below, by_btrfs_restore, by_kernel, by_us};
 use crate::{LEN, in_memory, made_by_kernel};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
 use butterfs_ondisk::{KeyType, Logical, TreeId};
-use butterfs_rescue::Wreck;
 use butterfs_testkit::editor::Editor;
 use butterfs_testkit::kernel::KernelMount;
+use butterfs_testkit::progress::Progress;
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::watchdog::Watchdog;
 use butterfs_tree::Node;
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,6 +39,9 @@ pub const CLASSES: [&str; 13] = [
     "places of items, good checksums",
     "leaves of files, one byte",
 ];
+
+/// Longest time that all ways together may take for one image. Each program has a limit of its own below that.
+pub const LONGEST_S: u64 = 900;
 
 /// Classes in which everything is there.
 const WHOLE: [usize; 5] = [2, 3, 7, 8, 9];
@@ -199,6 +203,29 @@ impl Ground {
         damage
     }
 
+    /// The sound bytes of a damaged place, the item that they belong to, and the bytes that are there now.
+    fn describe(&self, at: u64, bytes: &[u8]) -> String {
+        let begin = at - at % self.nodesize as u64;
+        let inside = (at - begin) as usize;
+        let mut block = self.read(&self.base, begin);
+        let old: Vec<u8> = block[inside..].iter().take(bytes.len().min(16)).copied().collect();
+        let new = &bytes[..bytes.len().min(16)];
+        let is_block = self.blocks.iter().flatten().any(|place| *place == begin);
+        if !is_block {
+            return format!("{at}: {old:02x?} is {new:02x?}");
+        }
+        let node = Node::from_checked(std::mem::take(&mut block).into());
+        let place = format!("block {} of tree {:?}, byte {inside}", node.at(), node.owner());
+        let slot = (0..node.nritems()).find(|slot| {
+            let head = 101 + 25 * slot;
+            let data = node.is_leaf().then(|| node.item(*slot).as_ptr() as usize - node.bytes().as_ptr() as usize);
+            let is_of_data = data.is_some_and(|data| (data..data + node.item(*slot).len()).contains(&inside));
+            is_of_data || (head..head + 25).contains(&inside)
+        });
+        let item = slot.map(|slot| format!("item {slot} of {}, {:?}", node.nritems(), node.key(slot)));
+        format!("{place}, {}: {old:02x?} is {new:02x?}", item.unwrap_or_else(|| "no item".to_owned()))
+    }
+
     /// A file with the sound image.
     pub fn file(&self, scratch: &Scratch) -> PathBuf {
         let file = scratch.sparse_file("damaged.img", LEN);
@@ -237,15 +264,41 @@ fn names_subvolume(node: &Node, slot: usize) -> bool {
     }
 }
 
-/// Checks the claims of restores from a damaged image, with a scan and without.
-fn check_claims(what: &str, class: usize, truth: &Hashing, devices: &[Arc<dyn BlockDevice>], scanned: Option<&Wreck>) {
+/// The false claims of restores from a damaged image, with a scan and without.
+fn wrong_claims(class: usize, truth: &Hashing, plain: Option<&Restored>, scanned: Option<&Restored>) -> Vec<String> {
     let kind = if SEALED.contains(&class) { Kind::Sealed } else { Kind::Seen };
-    let plain = plain(devices).ok();
-    for (wreck, how) in [(plain.as_ref(), "without a scan"), (scanned, "with a scan")] {
-        let Some(wreck) = wreck else { continue };
-        let (found, summary) = by_us(wreck);
-        let wrong = false_claims(truth, &found, &summary.unwrap(), kind);
-        assert!(wrong.is_empty(), "{what}, {how}: {wrong:#?}");
+    let ways = [(plain, "without a scan"), (scanned, "with a scan")];
+    let ways = ways.into_iter().filter_map(|(restored, how)| Some((restored?, how)));
+    ways.flat_map(|((found, summary), how)| {
+        let wrong = match summary {
+            Ok(summary) => false_claims(truth, found, summary, kind),
+            Err(error) => vec![error.to_string()],
+        };
+        wrong.into_iter().map(move |claim| format!("{how}: {claim}"))
+    })
+    .collect()
+}
+
+/// The numbers of files that each way has saved, and of all files.
+type Saved = [u64; 4];
+
+fn show(sums: &BTreeMap<usize, Saved>) {
+    println!("{:<30} {:>8} {:>14} {:>8} {:>8}", "class", "ours", "btrfs restore", "kernel", "of");
+    for (class, [ours, theirs, kernel, of]) in sums {
+        println!("{:<30} {ours:>8} {theirs:>14} {kernel:>8} {of:>8}", CLASSES[*class]);
+    }
+}
+
+/// Prints the damage, and the files that are lost. Images differ from run to run, so a finding must say all of it.
+fn explain(ground: &Ground, damage: &[(u64, Vec<u8>)], truth: &Hashing, ours: Option<&Hashing>, others: &Contents) {
+    damage.iter().take(12).for_each(|(at, bytes)| println!("  {}", ground.describe(*at, bytes)));
+    for (path, what) in &truth.paths {
+        let own = ours.and_then(|ours| ours.paths.get(path));
+        if own != Some(what) && ours.is_none_or(|ours| !ours.contents.contains(what)) {
+            let path = String::from_utf8_lossy(path);
+            let by_others = if others.contains(what) { "saved by others" } else { "lost to others too" };
+            println!("  {path} of {} bytes, {by_others}: ours has {own:?}", what.0);
+        }
     }
 }
 
@@ -265,48 +318,44 @@ fn table(images: u64, first: u64) {
     let (truth, summary) = by_us(&sound);
     assert!(truth.contents == all && summary.unwrap().complete);
     let damaged = ground.file(&scratch);
-    let mut sums: BTreeMap<usize, [u64; 4]> = BTreeMap::new();
+    let only = std::env::var("BUTTERFS_RESCUE_CLASS").ok().map(|text| text.parse().expect("the number of a class"));
+    let mut progress = Progress::new(TEST, images);
+    let (mut sums, mut false_ones): (BTreeMap<usize, Saved>, Vec<String>) = Default::default();
     for number in first..first + images {
-        let class = (number % CLASSES.len() as u64) as usize;
-        let mut rng = Rng::new(number);
-        let damage = ground.damage(class, &mut rng);
+        let _watchdog = Watchdog::new(&format!("{TEST}, seed {number}"), LONGEST_S);
+        let class = only.unwrap_or((number % CLASSES.len() as u64) as usize);
+        let seed = format!("seed {number}, {}", CLASSES[class]);
+        let damage = ground.damage(class, &mut Rng::new(number));
         let copy = Arc::new(ground.strike(&damage, &damaged));
         let devices: Vec<Arc<dyn BlockDevice>> = vec![copy.clone()];
-        let scanned = scanned(&devices, &scratch).ok();
-        let saved = |wreck: &Wreck| by_us(wreck).0.contents.intersection(&all).count() as u64;
-        let ours = scanned.as_ref().map_or(0, saved);
-        check_claims(&format!("seed {number}, {}", CLASSES[class]), class, &truth, &devices, scanned.as_ref());
+        let wreck = scanned(&devices, &scratch).ok();
+        let with_scan = wreck.as_ref().map(by_us);
+        let without_scan = plain(&devices).ok().as_ref().map(by_us);
+        for claim in wrong_claims(class, &truth, without_scan.as_ref(), with_scan.as_ref()) {
+            progress.finding(&format!("{seed}, {claim}"));
+            false_ones.push(format!("{seed}, {claim}"));
+        }
         if number < first + CLASSES.len() as u64 {
             let again = ground.base.snapshot();
             damage.iter().for_each(|(at, bytes)| again.write_at(*at, bytes).unwrap());
             assert!(copy.to_bytes() == again.to_bytes(), "nothing is written");
         }
-        let kept = |found: crate::saved::Contents| found.intersection(&all).count() as u64;
-        let (theirs, kernel) = (kept(by_btrfs_restore(&damaged, &scratch)), kept(by_kernel(&damaged)));
+        let kept = |found: &Contents| found.intersection(&all).count() as u64;
+        let ours = with_scan.as_ref().map_or(0, |(found, _)| kept(&found.contents));
+        let (by_restore, by_kernel) = (by_btrfs_restore(&damaged, &scratch), by_kernel(&damaged));
+        let (theirs, kernel) = (kept(&by_restore), kept(&by_kernel));
         let sum = sums.entry(class).or_default();
-        [ours, theirs, kernel, all.len() as u64].iter().zip(sum.iter_mut()).for_each(|(one, sum)| *sum += one);
-        if std::env::var_os("BUTTERFS_RESCUE_SEED").is_some() {
-            let block = ground.read(&ground.base, damage[0].0);
-            println!("owner {:?} level {}", &block[88..96], block[100]);
-            let wreck = scanned.as_ref().unwrap();
-            for (id, root) in butterfs_rescue::roots::Roots::assemble(wreck).trees {
-                println!("{id} {:?} {:?}", root.root, root.source);
-            }
-            let sound = by_us(&plain(&[Arc::new(ground.base.snapshot()) as Arc<dyn BlockDevice>]).unwrap()).0;
-            let found = by_us(wreck).0;
-            for (path, what) in sound.paths.iter().filter(|(_, what)| !found.contents.contains(what)) {
-                println!("missing {} {what:?}, there {:?}", String::from_utf8_lossy(path), found.paths.get(path));
-            }
-        }
+        [ours, theirs, kernel, all.len() as u64].iter().zip(sum).for_each(|(one, sum)| *sum += one);
         if ours < theirs.max(kernel) {
-            println!("seed {number}, {}: ours {ours}, btrfs restore {theirs}, kernel {kernel}", CLASSES[class]);
+            progress.finding(&format!("{seed}: ours {ours}, btrfs restore {theirs}, kernel {kernel}"));
+            let ours = with_scan.as_ref().map(|(found, _)| found);
+            explain(&ground, &damage, &truth, ours, &by_restore.union(&by_kernel).copied().collect());
         }
         ground.mend(&damage, &damaged);
+        progress.step();
     }
-    println!("{:<30} {:>8} {:>14} {:>8} {:>8}", "class", "ours", "btrfs restore", "kernel", "of");
-    for (class, [ours, theirs, kernel, of]) in &sums {
-        println!("{:<30} {ours:>8} {theirs:>14} {kernel:>8} {of:>8}", CLASSES[*class]);
-    }
+    show(&sums);
+    assert!(false_ones.is_empty(), "{} false claims: {false_ones:#?}", false_ones.len());
     for (class, [ours, theirs, kernel, of]) in sums {
         assert!(ours >= theirs.max(kernel), "{}: ours {ours}, btrfs restore {theirs}, kernel {kernel}", CLASSES[class]);
         if WHOLE.contains(&class) {

@@ -1,14 +1,16 @@
 //! `check --repair` beside `btrfs check --repair`, `btrfs restore`, the kernel's rescue mounts and our restore: the
 //! number of files that each has from the same damaged images.
 
-use crate::damage::{CLASSES, Ground};
+use crate::damage::{CLASSES, Ground, LONGEST_S};
 use crate::made_by_kernel;
 use crate::opened::scanned;
 use crate::saved::{Contents, below, by_btrfs_restore, by_kernel, by_us};
 use butterfs_device::BlockDevice;
 use butterfs_testkit::kernel::{KernelMount, run, run_ok};
+use butterfs_testkit::progress::Progress;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::watchdog::Watchdog;
 use butterfs_testkit::{requirement, serve};
 use std::collections::BTreeMap;
 use std::fs;
@@ -55,8 +57,10 @@ fn table(images: u64, first: u64) {
     mount.finish();
     let ground = Ground::of(&image, &earlier);
     let damaged = ground.file(&scratch);
+    let mut progress = Progress::new(TEST, images);
     let mut sums: BTreeMap<usize, (u64, [u64; 5])> = BTreeMap::new();
     for number in first..first + images {
+        let _watchdog = Watchdog::new(&format!("{TEST}, seed {number}"), LONGEST_S);
         let class = (number % CLASSES.len() as u64) as usize;
         let damage = ground.damage(class, &mut Rng::new(number));
         let copy = Arc::new(ground.strike(&damage, &damaged));
@@ -73,9 +77,10 @@ fn table(images: u64, first: u64) {
         sum.0 += all.len() as u64;
         kept.iter().zip(&mut sum.1).for_each(|(one, sum)| *sum += one);
         if kept[1] < kept[4] || kept[0] < kept[2..].iter().copied().max().unwrap_or(0) {
-            println!("seed {number}, {}: {WAYS:?} {kept:?}", CLASSES[class]);
+            progress.finding(&format!("seed {number}, {}: {WAYS:?} {kept:?}", CLASSES[class]));
         }
         ground.mend(&damage, &damaged);
+        progress.step();
         if (number + 1 - first).is_multiple_of(130) {
             show(&sums, number + 1 - first);
         }

@@ -10,7 +10,8 @@ use butterfs_testkit::kernel::{KernelMount, run};
 use butterfs_testkit::scratch::Scratch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Hashes of contents, by length too.
@@ -77,6 +78,9 @@ impl Sink for Hashing {
     }
 }
 
+/// A restore: what it has brought, and what it says of itself.
+pub type Restored = (Hashing, io::Result<Summary>);
+
 /// Everything is wanted.
 pub fn everything() -> Wanted {
     Wanted {
@@ -94,7 +98,7 @@ pub fn everything() -> Wanted {
 }
 
 /// Restores with our code.
-pub fn by_us(wreck: &Wreck) -> (Hashing, io::Result<Summary>) {
+pub fn by_us(wreck: &Wreck) -> Restored {
     let (mut sink, roots) = (Hashing::default(), Roots::assemble(wreck));
     let mut tell = |_: butterfs_rescue::restore::Event<'_>| ();
     let restorer = Restorer::new(wreck, &roots, everything(), Selection::default(), &mut sink, &mut tell);
@@ -104,22 +108,38 @@ pub fn by_us(wreck: &Wreck) -> (Hashing, io::Result<Summary>) {
 
 /// The contents of all files below a folder that can be read.
 pub fn below(folder: &Path) -> Contents {
-    let mut found = Contents::new();
-    let Ok(entries) = fs::read_dir(folder) else { return found };
-    for entry in entries.flatten() {
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() => found.extend(below(&entry.path())),
-            Ok(kind) if kind.is_file() => {
-                if let Ok(bytes) = fs::read(entry.path()) {
-                    let mut hash = ContentHash::default();
-                    hash.update(0, &bytes);
-                    found.insert((bytes.len() as u64, hash.finish()));
-                }
+    let (mut found, mut seen) = (Contents::new(), BTreeSet::new());
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        // In a damaged filesystem a folder may be below itself.
+        let Ok(status) = fs::metadata(&folder) else { continue };
+        if !seen.insert((status.dev(), status.ino())) {
+            continue;
+        }
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten().take(MOST_ENTRIES) {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(kind) if kind.is_file() => found.extend(content_of(&entry.path())),
+                _ => {}
             }
-            _ => {}
         }
     }
     found
+}
+
+/// More than any folder of the images has: the kernel lists some damaged folders again and again without end.
+const MOST_ENTRIES: usize = 2000;
+/// Longer than any file of the images: a damaged inode may name any length, and reading never ends.
+const LONGEST_FILE: u64 = 64 << 20;
+
+fn content_of(file: &Path) -> Option<(u64, u64)> {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(file).ok()?;
+    let len = file.metadata().ok().filter(|status| status.len() <= LONGEST_FILE)?.len();
+    file.take(len).read_to_end(&mut bytes).ok()?;
+    let mut hash = ContentHash::default();
+    hash.update(0, &bytes);
+    Some((bytes.len() as u64, hash.finish()))
 }
 
 /// Restores with `btrfs restore`.

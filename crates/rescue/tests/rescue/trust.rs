@@ -4,6 +4,7 @@ use crate::opened::{plain, scanned};
 use crate::saved::{Hashing, by_us, everything};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
+use butterfs_fs::options::DataPolicy;
 use butterfs_fs::{Caller, Env, Filesystem, InodeId, Options};
 use butterfs_ondisk::items::{DirItem, InodeItem};
 use butterfs_ondisk::{Key, KeyType, TreeId};
@@ -275,6 +276,57 @@ fn wrong_bits_in_extent_items_are_named() {
         assert!(changed.iter().all(|(path, _)| is_named(path)), "{byte} {bit}");
         // Bytes that were never packed; and what the extent tree knows better.
         assert!(![16, 20, 22, 30].contains(&byte) || changed.is_empty(), "{byte} {bit}: {summary:?}");
+    }
+}
+
+/// One wrong byte in the extent item or the inode of a damaged leaf: the extent tree has the extent, and the inode
+/// counts just its bytes. Nothing is lost, and the file is named.
+#[test]
+fn extents_of_a_damaged_leaf_follow_from_the_extent_tree() {
+    let bed = Bed::new();
+    let sound = restore(&bed.wreck()).0;
+    let position = bed.editor().find(TreeId::FS, |item| item.is(KeyType::EXTENT_DATA) && item.data().len() == 53);
+    let ino = bed.editor().node(position.leaf).key(position.slot).objectid;
+    let name = format!("/large{}", ino - 257 - 60);
+    // Type, address, length on the device, offset, length: first bytes and last ones.
+    for byte in [20, 21, 23, 28, 30, 36, 38, 44, 46, 52] {
+        let (editor, copy) = Editor::of_copy(&bed.device);
+        let mut node = editor.node(position.leaf);
+        node.item_mut(position.slot)[byte] ^= 0x90;
+        editor.write_raw(position.leaf, node.bytes());
+        let (sink, summary) = restore(&plain(&[copy as Arc<dyn BlockDevice>]).unwrap());
+        assert!(sink.paths == sound.paths, "{byte}: {:?}", found(&summary, &name));
+        assert!(found(&summary, &name).is_some_and(|finding| finding.grade == Grade::Doubtful), "{byte}: {summary:?}");
+    }
+}
+
+/// Of a compressed file an extent item is lost, or has another mark: its data says how it is packed, and how long it
+/// is.
+#[test]
+fn compressed_extents_follow_from_the_extent_tree_and_their_data() {
+    for (option, raw) in [("compress-force=zlib", 1), ("compress-force=lzo", 2), ("compress-force=zstd", 3)] {
+        let bed = Bed::new();
+        let mut data = DataPolicy::default();
+        data.apply(option).expect("an option").expect("a value");
+        let filesystem =
+            Filesystem::open(bed.devices(), Options { data, ..Options::default() }, Env::system()).unwrap();
+        fill(&filesystem, filesystem.root(), "packed", 1, 300_000);
+        filesystem.shutdown().unwrap();
+        let sound = restore(&bed.wreck()).0;
+        let is_packed =
+            |item: Item<'_>| item.is(KeyType::EXTENT_DATA) && item.data().len() == 53 && item.data()[16] == raw;
+        let marks = (0..=4).chain([0x90]).filter(|mark| *mark != raw);
+        for mark in marks.map(Some).chain([None]) {
+            let (editor, copy) = Editor::of_copy(&bed.device);
+            let position = editor.find(TreeId::FS, is_packed);
+            match mark {
+                Some(mark) => editor.edit(position.leaf, |leaf| leaf.item_mut(position.slot)[16] = mark),
+                None => editor.remove_at(position),
+            }
+            let (sink, summary) = restore(&plain(&[copy as Arc<dyn BlockDevice>]).unwrap());
+            assert!(sink.paths == sound.paths, "{option}, {mark:?}: {summary:?}");
+            assert!(mark.is_some() || !summary.complete, "{option}: {summary:?}");
+        }
     }
 }
 
