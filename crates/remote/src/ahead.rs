@@ -9,13 +9,15 @@ use std::thread::JoinHandle;
 /// quarter of the cache.
 const FIRST: u64 = 128 << 10;
 const MOST: u64 = 32 << 20;
-/// Bytes that are asked for in one go: an eighth of those, so that a far store has several requests on their way, and
+/// Bytes that are asked for in one go: a quarter of those, so that a far store has several requests on their way, and
 /// few for each byte.
-const STEPS: u64 = 8;
+const STEPS: u64 = 4;
 /// Readers that go forward and are known.
 const STREAMS: usize = 8;
-/// A read that begins so little behind the end of another one goes on with it.
+/// A read that begins so little behind the end of another one goes on with it; so does one among the bytes that were
+/// read ahead, or so far in front of the end: threads that read one file overtake each other.
 const NEAR: u64 = 128 << 10;
+const OVERTAKEN: u64 = 4 << 20;
 const THREADS: usize = 4;
 /// Requests that wait; more are forgotten.
 const MOST_WAITING: usize = 64;
@@ -35,7 +37,7 @@ struct Shared {
 /// A reader, which may go forward.
 #[derive(Clone, Copy)]
 struct Stream {
-    /// The offset at which a read continues it.
+    /// The end of what it has read.
     next: u64,
     /// The offset up to which it was read ahead.
     until: u64,
@@ -68,14 +70,22 @@ impl Ahead {
     pub fn note(&self, offset: u64, len: u64, device: u64) {
         let end = offset + len;
         let mut streams = self.streams.lock();
-        let known = streams.iter().position(|stream| stream.next <= offset && offset < stream.next + NEAR);
         let mut stream = Stream { next: end, until: end, read: len };
-        if let Some(before) = known.and_then(|index| streams.remove(index)) {
-            stream.read += before.read;
-            stream.until = before.until.max(end);
+        let known = streams.len();
+        // Reads that were thought to be others' until now belong together.
+        streams.retain(|before| {
+            let is_one = before.takes(offset);
+            if is_one {
+                stream.next = stream.next.max(before.next);
+                stream.until = stream.until.max(before.until).max(stream.next);
+                stream.read += before.read;
+            }
+            !is_one
+        });
+        if streams.len() < known {
             let window = (2 * stream.read).clamp(FIRST, self.most);
             let step = (window / STEPS).max(FIRST);
-            let wanted = (end + window).min(device);
+            let wanted = (stream.next + window).min(device);
             // The next step when it is worth a request.
             while stream.until < wanted && (wanted - stream.until >= step || wanted == device) {
                 let len = step.min(wanted - stream.until);
@@ -96,6 +106,14 @@ impl Ahead {
             queue.waiting.push_back((offset, len));
             self.shared.more.notify_one();
         }
+    }
+}
+
+impl Stream {
+    /// Whether a read from this offset on is one of this reader's.
+    fn takes(&self, offset: u64) -> bool {
+        let from = self.next.saturating_sub(self.read.min(OVERTAKEN));
+        from <= offset && offset < self.until.max(self.next + NEAR)
     }
 }
 

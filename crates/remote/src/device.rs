@@ -128,11 +128,6 @@ impl ObjectDevice {
         Ok(())
     }
 
-    /// The next byte from `offset` on that may be another than zero; none in front of it are skipped within blocks.
-    pub fn next_content(&self, offset: u64) -> Result<Option<u64>> {
-        Ok(self.volume.next_content(offset / BLOCK)?.map(|block| (block * BLOCK).max(offset)))
-    }
-
     fn refuse_outside(&self, what: &str, offset: u64, len: u64, kind: io::ErrorKind) -> io::Result<()> {
         if offset.checked_add(len).is_some_and(|end| end <= self.len()) {
             return Ok(());
@@ -194,6 +189,14 @@ impl BlockDevice for ObjectDevice {
 
     fn begin_read(&self, offset: u64, len: u64) {
         self.ahead.ask(offset, len);
+    }
+
+    /// Where the map cannot be read, a read tells why.
+    fn next_data(&self, offset: u64) -> u64 {
+        match self.volume.next_content(offset / BLOCK) {
+            Ok(found) => found.map_or(self.len(), |block| block * BLOCK).max(offset),
+            Err(_) => offset,
+        }
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -6,8 +6,11 @@
 use butterfs_store::{Error, Kind, Result};
 use bytes::Bytes;
 use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+use quick_cache::{OptionsBuilder, Weighter};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
+use std::hash::Hash;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -123,6 +126,15 @@ impl Drop for Slot {
             let _ = fallocate(&self.owner.file, hole, self.offset(), self.bytes());
         }
     }
+}
+
+/// A cache of so many bytes, with about so many entries. Half of it is for what was asked for once, because what is read
+/// ahead must stay until it is read.
+pub fn cache<K: Eq + Hash, W: Weighter<K, Kept> + Clone>(entries: u64, bytes: u64, weighter: W) -> Cache<K, Kept, W> {
+    let mut options = OptionsBuilder::new();
+    options.estimated_items_capacity(entries as usize).weight_capacity(bytes).hot_allocation(0.5);
+    let options = options.build().expect("both numbers are given");
+    Cache::with_options(options, weighter, Default::default(), Default::default())
 }
 
 impl Kept {

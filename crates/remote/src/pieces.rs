@@ -1,7 +1,7 @@
 //! Pieces and shards as they are read: by ranges of segments, checked, and kept in a bounded cache.
 
 use crate::bytes_of::{Digest, digest};
-use crate::local::{Kept, LocalFile};
+use crate::local::{Kept, LocalFile, cache};
 use crate::ranges::Run;
 use crate::table::{BLOCK, Piece, Place, Shard, Table, segment_key};
 use butterfs_store::{Error, Kind, Result, Store};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of the longest range that is asked for at once: what is read ahead in one go.
-const MOST_AT_ONCE: u64 = 4 << 20;
+const MOST_AT_ONCE: u64 = 8 << 20;
 /// Ranges that one read asks for at the same time.
 const RANGES_AT_ONCE: usize = 4;
 /// Bytes of decoded shards that are kept.
@@ -69,10 +69,10 @@ pub struct Pieces {
 impl Pieces {
     /// With a cache of so many bytes, in a file or in memory.
     pub fn new(store: Store, cache_bytes: u64, file: Option<Arc<LocalFile>>) -> Pieces {
-        let pieces = (cache_bytes / (16 * BLOCK)).max(64) as usize;
+        let pieces = (cache_bytes / (16 * BLOCK)).max(64);
         Pieces {
             store,
-            cache: Cache::with_weighter(pieces, cache_bytes, ByBytes),
+            cache: cache(pieces, cache_bytes, ByBytes),
             file,
             shards: Cache::with_weighter(1024, SHARD_CACHE, ByBytes),
             asked: Mutex::default(),

@@ -1,7 +1,7 @@
 //! A raw image as one object, or a file of an HTTP server that knows ranges: a device that is only read.
 
 use crate::ahead::Ahead;
-use crate::local::{Kept, LocalFile};
+use crate::local::{Kept, LocalFile, cache};
 use butterfs_device::BlockDevice;
 use butterfs_store::{Error, Result, Store, Version};
 use bytes::Bytes;
@@ -54,7 +54,7 @@ impl RangedImage {
     pub fn open(store: &Store, key: &str, cache_bytes: u64, file: Option<Arc<LocalFile>>) -> Result<RangedImage> {
         let (len, version) = store.head(key)?;
         let parts = (cache_bytes / PART).max(16);
-        let cache = Cache::with_weighter(parts as usize, parts * PART, ByBytes);
+        let cache = cache(parts, parts * PART, ByBytes);
         let requests = AtomicU64::new(0);
         let image = Arc::new(Image { store: store.clone(), key: key.to_owned(), len, version, cache, file, requests });
         let ahead = {

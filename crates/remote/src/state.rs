@@ -8,7 +8,7 @@ use crate::record::Content;
 use crate::table::{BLOCK, PIECE_BLOCKS, Piece, Segment, Table};
 use butterfs_store::{Error, Kind, Result};
 use bytes::Bytes;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 /// Blocks that were written together.
@@ -245,29 +245,31 @@ impl State {
         }
     }
 
-    /// The next writes for a segment, and whether there are enough of them or they are wanted.
+    /// Writes for a segment, if there are enough of them or they are wanted: the first one, and those that follow it on
+    /// the device. Threads that write one file mix its parts in the queue; read again, they should be one range.
     pub fn take_for_segment(&mut self, most: u64) -> Vec<Arc<Write>> {
         let is_wanted = self.queue.front().is_some_and(|write| write.stamp <= self.wanted);
         if self.queued < most && !is_wanted {
             return Vec::new();
         }
-        let mut taken = Vec::new();
+        // Nobody needs a write that was replaced as a whole.
+        self.queue.retain(|write| Arc::strong_count(write) > 1);
+        let Some(first) = self.queue.front().map(|write| write.start) else {
+            self.queued = 0;
+            return Vec::new();
+        };
+        let mut taken: Vec<Arc<Write>> = self.queue.iter().cloned().collect();
+        taken.sort_by_key(|write| (write.start < first, write.start));
         let mut bytes = 0;
-        while let Some(write) = self.queue.front() {
-            let len = write.kept.len() as u64;
-            // Nobody needs a write that was replaced as a whole.
-            let is_needed = Arc::strong_count(write) > 1;
-            if is_needed && bytes + len > most && !taken.is_empty() {
-                break;
-            }
-            let write = self.queue.pop_front().expect("it is at the front");
-            self.queued -= len;
-            if is_needed {
-                bytes += len;
-                taken.push(write);
-            }
-        }
-        self.putting += bytes;
+        let mut fits = |write: &Arc<Write>| {
+            bytes += write.kept.len() as u64;
+            bytes <= most
+        };
+        taken.truncate(taken.iter().take_while(|write| fits(write)).count().max(1));
+        let stamps: BTreeSet<u64> = taken.iter().map(|write| write.stamp).collect();
+        self.queue.retain(|write| !stamps.contains(&write.stamp));
+        self.queued = bytes_of(&self.queue);
+        self.putting += bytes_of(&taken);
         taken
     }
 
@@ -294,5 +296,38 @@ impl State {
     pub fn cut(&mut self) -> Vec<Run<Change>> {
         let unlogged = std::mem::take(&mut self.unlogged);
         unlogged.iter().flat_map(|run| self.recent.over(run.start, run.blocks)).collect()
+    }
+}
+
+fn bytes_of<'w>(writes: impl IntoIterator<Item = &'w Arc<Write>>) -> u64 {
+    writes.into_iter().map(|write| write.kept.len() as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_gets_neighbours_on_the_device_beginning_with_the_oldest_write() {
+        let mut state = State::new(Arc::new(Table::new(1 << 30)));
+        let mut write = |state: &mut State, start: u64| state.write(start, Kept::Memory(vec![1; 4096].into()), false);
+        // Two threads, each of which writes forwards; one block is written twice.
+        for number in 0..6 {
+            write(&mut state, 100 + number);
+            write(&mut state, 10 + number);
+        }
+        write(&mut state, 10);
+        let take = |state: &mut State| {
+            let taken = state.take_for_segment(4 * 4096);
+            taken.iter().map(|write| write.start).collect::<Vec<_>>()
+        };
+        assert_eq!(take(&mut state), [100, 101, 102, 103]);
+        assert_eq!(take(&mut state), [104, 105, 10, 11]);
+        assert_eq!(take(&mut state), [12, 13, 14, 15]);
+        assert_eq!((state.queued, state.putting), (0, 12 * 4096));
+        write(&mut state, 7);
+        assert!(take(&mut state).is_empty(), "too few that nobody waits for");
+        state.wanted = state.stamp;
+        assert_eq!(take(&mut state), [7]);
     }
 }

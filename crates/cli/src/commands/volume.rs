@@ -265,10 +265,8 @@ fn copy(
     file.set_len(len).map_err(|error| failed(&error))?;
     let mut progress = Progress::new("exported", Unit::Bytes);
     let mut buf = vec![0; COPIED as usize];
-    let mut at = 0;
+    let mut at = device.next_data(0);
     while at < len {
-        let Some(next) = device.next_content(at)? else { break };
-        at = next;
         let part = &mut buf[..COPIED.min(len - at) as usize];
         device.read_at(at, part).map_err(|error| CliError::failed(error.to_string()))?;
         for (index, block) in part.chunks(64 << 10).enumerate() {
@@ -276,7 +274,7 @@ fn copy(
                 file.write_all_at(block, at + index as u64 * (64 << 10)).map_err(|error| failed(&error))?;
             }
         }
-        at += part.len() as u64;
+        at = device.next_data(at + part.len() as u64);
         progress.at(at, Some(len));
     }
     file.sync_all().map_err(|error| failed(&error))

@@ -169,10 +169,10 @@ fn made(plan: &Plan, objects: &Objects) -> Result<(Shelf, MemoryDevice), String>
 /// The content of a volume, and its digest.
 fn copied(device: &ObjectDevice) -> std::io::Result<(MemoryDevice, u64)> {
     let disk = MemoryDevice::new(device.len());
-    let (mut at, mut digest) = (0, Xxh64::new(0));
+    let (mut at, mut digest) = (device.next_data(0), Xxh64::new(0));
     let mut buf = vec![0; COPIED as usize];
-    while let Some(content) = device.next_content(at).map_err(std::io::Error::other)? {
-        let start = content - content % COPIED;
+    while at < device.len() {
+        let start = at - at % COPIED;
         let part = &mut buf[..COPIED.min(device.len() - start) as usize];
         device.read_at(start, part)?;
         if part.iter().any(|byte| *byte != 0) {
@@ -180,10 +180,7 @@ fn copied(device: &ObjectDevice) -> std::io::Result<(MemoryDevice, u64)> {
             digest.update(&start.to_le_bytes());
             digest.update(part);
         }
-        at = start + COPIED;
-        if at >= device.len() {
-            break;
-        }
+        at = device.next_data(start + COPIED);
     }
     Ok((disk, digest.digest()))
 }
