@@ -322,8 +322,8 @@ mod tests {
             taken.iter().map(|write| write.start).collect::<Vec<_>>()
         };
         assert_eq!(take(&mut state), [100, 101, 102, 103]);
-        assert_eq!(take(&mut state), [104, 105, 10, 11]);
-        assert_eq!(take(&mut state), [12, 13, 14, 15]);
+        assert_eq!(take(&mut state), [11, 12, 13, 14]);
+        assert_eq!(take(&mut state), [104, 105, 10, 15]);
         assert_eq!((state.queued, state.putting), (0, 12 * 4096));
         write(&mut state, 7);
         assert!(take(&mut state).is_empty(), "too few that nobody waits for");
