@@ -1,6 +1,6 @@
 //! Object stores: a filesystem made of objects, and snapshots in a store, beside the plain client that puts and gets
-//! objects of 8 MiB on four threads. Both talk to a small server of ours, which answers from memory as fast as can be, and
-//! to one of others.
+//! objects of 8 MiB on four threads. Both talk to a small server of ours, which answers from memory as fast as can be,
+//! and to one of others.
 
 use crate::Scale;
 use crate::subject::Sides;

@@ -153,8 +153,8 @@ fn shorter(compressor: &mut Compressor<'_>, bytes: &[u8], out: &mut Vec<u8>) -> 
     (len < bytes.len()).then_some(())
 }
 
-/// The raw bytes of a stored piece, or the rule that it breaks. Memory is bounded by [`MAX_PIECE`]; the bytes of a piece
-/// that is neither compressed nor sealed are not copied.
+/// The raw bytes of a stored piece, or the rule that it breaks. Memory is bounded by [`MAX_PIECE`]; the bytes of a
+/// piece that is neither compressed nor sealed are not copied.
 pub fn load(stored: Bytes, expected: &PieceRef, keys: Option<&Keys>) -> Result<Bytes, &'static str> {
     let raw = decode(stored, expected, keys)?;
     let is_same = digest(&raw, keys) == expected.digest;

@@ -128,8 +128,8 @@ impl Drop for Slot {
     }
 }
 
-/// A cache of so many bytes, with about so many entries. Half of it is for what was asked for once, because what is read
-/// ahead must stay until it is read.
+/// A cache of so many bytes, with about so many entries. Half of it is for what was asked for once, because what is
+/// read ahead must stay until it is read.
 pub fn cache<K: Eq + Hash, W: Weighter<K, Kept> + Clone>(entries: u64, bytes: u64, weighter: W) -> Cache<K, Kept, W> {
     let mut options = OptionsBuilder::new();
     options.estimated_items_capacity(entries as usize).weight_capacity(bytes).hot_allocation(0.5);

@@ -31,8 +31,8 @@ pub const GONE_AFTER: Duration = Duration::from_secs(15);
 pub const MOST_TAKEN: Duration = Duration::from_secs(1800);
 /// Records that are read at the same time.
 const RECORDS_AT_ONCE: u64 = 32;
-/// Records that a writer may add until it meets the end of its epoch, where it was faster than the one who ends it; four
-/// times as many with each further attempt.
+/// Records that a writer may add until it meets the end of its epoch, where it was faster than the one who ends it;
+/// four times as many with each further attempt.
 const AHEAD: u64 = 64;
 /// Bytes of each of several records; a longer one is read alone.
 const MOST_OF_SEVERAL: u64 = 8 << 20;

@@ -7,8 +7,8 @@
 //! segment = number:u64 len:u32
 //! change  = start:u64 blocks:u32 what:u8 (nothing | piece)          0 zeros, 1 a piece, 2 the next blocks of data
 //! ```
-//! `before` is the digest of the record before, zeros in the first one, and where an epoch is ended ahead of its writer;
-//! `digest` is of all bytes in front of it.
+//! `before` is the digest of the record before, zeros in the first one, and where an epoch is ended ahead of its
+//! writer; `digest` is of all bytes in front of it.
 
 use crate::bytes_of::{DIGEST, Digest, Reader, digest};
 use crate::ranges::Run;

@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn a_segment_gets_neighbours_on_the_device_beginning_with_the_oldest_write() {
         let mut state = State::new(Arc::new(Table::new(1 << 30)));
-        let mut write = |state: &mut State, start: u64| state.write(start, Kept::Memory(vec![1; 4096].into()), false);
+        let write = |state: &mut State, start: u64| state.write(start, Kept::Memory(vec![1; 4096].into()), false);
         // Two threads, each of which writes forwards; one block is written twice.
         for number in 0..6 {
             write(&mut state, 100 + number);
