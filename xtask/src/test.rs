@@ -1,12 +1,15 @@
 //! `cargo xtask test`: the order of the steps, their time limits, and what each may use.
 //!
-//! Test programs are built once and then run one at a time, because those that mount things measure the whole machine
-//! (kernel log, loop devices). Each prints `SKIPPED: what: why` for what it cannot do here.
+//! Tools are installed, and the optimised programs built, beside the static checks and the build of the tests: each
+//! of them waits, for the network or for one last program to be linked, when another one has work. Test programs are
+//! built once and then run one at a time, because those that mount things measure the whole machine (kernel log, loop
+//! devices). Each prints `SKIPPED: what: why` for what it cannot do here.
 
 use crate::summary::{self, StepResult};
 use crate::{api, bench, dist, layering, licences, minimum_rust, process, prose, tools, workspace};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// Limits for test programs that are known to take long, in seconds; all others have `DEFAULT_LIMIT_S`.
@@ -51,19 +54,19 @@ impl Options {
 pub fn run(options: &Options) -> Result<bool, String> {
     let begun = Instant::now();
     let mut steps = Vec::new();
-    if !options.no_install {
-        let started = Instant::now();
-        let problems = tools::ensure();
-        let mut step = StepResult::single("tools", started.elapsed(), None);
-        step.skips = problems.into_iter().map(|problem| format!("a tool: {problem}")).collect();
-        steps.push(announce(step));
-    }
-    if options.only.is_none() {
-        static_checks(&mut steps)?;
-    }
-    steps.push(announce(cargo("release build", &["build", "--release", "-p", "butterfs-cli", "-p", "butterfs-capi"])?));
-    let (build, programs) = build_tests()?;
-    steps.push(announce(build));
+    let is_whole = options.only.is_none();
+    let programs = std::thread::scope(|scope| {
+        let installing = (!options.no_install).then(|| scope.spawn(install));
+        let building = scope.spawn(move || release_builds(is_whole));
+        if is_whole {
+            static_checks(&mut steps)?;
+        }
+        let (build, programs) = build_tests()?;
+        steps.push(announce(build));
+        steps.extend(outcome(building)?.into_iter().map(announce));
+        steps.extend(installing.map(|thread| announce(outcome(thread))));
+        Ok::<_, String>(programs)
+    })?;
     for program in programs {
         let wanted = options.only.as_ref().is_none_or(|text| program.name.contains(text.as_str()));
         if wanted && begun.elapsed() > WHOLE_LIMIT {
@@ -80,6 +83,27 @@ pub fn run(options: &Options) -> Result<bool, String> {
     }
     clean_up();
     Ok(summary::print(&steps, std::env::var("CI").is_ok_and(|value| value == "true")))
+}
+
+fn outcome<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn install() -> StepResult {
+    let started = Instant::now();
+    let problems = tools::ensure();
+    let mut step = StepResult::single("tools", started.elapsed(), None);
+    step.skips = problems.into_iter().map(|problem| format!("a tool: {problem}")).collect();
+    step
+}
+
+/// Builds the programs that tests run, and the benchmark.
+fn release_builds(with_benchmark: bool) -> Result<Vec<StepResult>, String> {
+    let mut steps = vec![cargo("release build", &["build", "--release", "-p", "butterfs-cli", "-p", "butterfs-capi"])?];
+    for words in bench::BUILDS.iter().filter(|_| with_benchmark) {
+        steps.push(cargo("benchmark build", words)?);
+    }
+    Ok(steps)
 }
 
 fn static_checks(steps: &mut Vec<StepResult>) -> Result<(), String> {
@@ -252,13 +276,6 @@ fn doc_tests() -> Result<StepResult, String> {
 
 /// The whole benchmark at its least size: it fails when something breaks, never for a time.
 fn least_benchmark() -> Result<StepResult, String> {
-    let started = Instant::now();
-    for words in bench::BUILDS {
-        let build = cargo("benchmark build", words)?;
-        if !build.failures.is_empty() {
-            return Ok(build);
-        }
-    }
     let mut command = Command::new(workspace::target().join("release/butterfs-bench"));
     command.arg("--least").current_dir(workspace::root()).envs(tools::environment());
     command.env("BUTTERFS_BIN", workspace::target().join("release/butterfs"));
@@ -269,7 +286,7 @@ fn least_benchmark() -> Result<StepResult, String> {
         let why = if ended.timed_out { "was not finished in time" } else { "broke" };
         format!("the benchmark {why}")
     });
-    Ok(StepResult::single("benchmark, least size", started.elapsed(), failure))
+    Ok(StepResult::single("benchmark, least size", ended.elapsed, failure))
 }
 
 /// Takes back what killed tests left: mounts below the scratch folder and loop devices on files in it.
