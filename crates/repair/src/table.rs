@@ -131,7 +131,7 @@ repairs! {
         "the older version of the range";
     "file-extent-generation", Files, Automatic, "taken from the extent", "";
     "file-extent-bounds", Files, Automatic,
-        "begins where it can; else the range beyond becomes a hole",
+        "its compression follows from its data, its offset from its length; else the range beyond becomes a hole",
         "the range that is named";
     "file-extent-gap", Files, Automatic, "a hole", "the data of the range, if it was no hole";
     "inode-nbytes", Inodes, Automatic,

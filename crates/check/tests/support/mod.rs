@@ -90,6 +90,29 @@ pub fn filled(test: &str, bytes: u64, options: &[&str]) -> Option<Arc<MemoryDevi
     Some(Arc::new(MemoryDevice::from_bytes(&std::fs::read(&image).expect("the image can be read"))))
 }
 
+/// Fills a subvolume with files of each compression, and one that is not packed.
+const PACKED: &str = r#"
+set -e
+btrfs subvolume create sv > /dev/null
+for kind in zlib lzo zstd; do
+    touch sv/$kind; btrfs property set sv/$kind compression $kind
+    for i in $(seq 9000); do echo "line $i of the file that $kind packs"; done > sv/$kind
+done
+head -c 1M /dev/urandom > sv/plain
+sync; btrfs subvolume snapshot sv snap > /dev/null; sync
+"#;
+
+/// An image with compressed files, or `None` as above.
+pub fn packed(test: &str) -> Option<Arc<MemoryDevice>> {
+    if !kernel(test) {
+        return None;
+    }
+    let scratch = Scratch::new(test);
+    fill(&scratch, 160 << 20, &["-n", "4096"], "loop,noatime", PACKED);
+    let image = scratch.0.join("image");
+    Some(Arc::new(MemoryDevice::from_bytes(&std::fs::read(&image).expect("the image can be read"))))
+}
+
 /// Changes a committed filesystem, with an fsync of each change.
 const LOG: &str = r#"
 set -e
