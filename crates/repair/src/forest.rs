@@ -164,6 +164,21 @@ impl Forest {
         self.range(id, Key::new(objectid, kind, 0), Key::new(objectid, kind, u64::MAX))
     }
 
+    /// The first key that is not below `key`.
+    pub fn first_from(&self, id: TreeId, key: Key) -> Result<Option<Key>> {
+        let mut first = None;
+        tree::scan(&self.store.editor(id), &self.ptr(id)?, &key, &Key::MAX, &mut |key, _| {
+            first = Some(key);
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(first)
+    }
+
+    /// Whether an item is the first one of its leaf.
+    pub fn begins_leaf(&self, id: TreeId, key: Key) -> Result<bool> {
+        Ok(tree::search(&self.store.editor(id), &self.ptr(id)?, &key)?.slot == 0)
+    }
+
     /// The item with the greatest key below `key`.
     pub fn before(&self, id: TreeId, key: Key) -> Result<Option<Key>> {
         let found = tree::last_before(&self.store.editor(id), &self.ptr(id)?, &key)?;

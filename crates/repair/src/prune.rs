@@ -43,6 +43,8 @@ struct Pruner<'a> {
     without_item: BTreeSet<u64>,
     /// Inodes of which extents may be lost, of any tree.
     without_extents: BTreeSet<u64>,
+    /// Keys from which on items are lost, of any tree.
+    gaps: BTreeSet<Key>,
 }
 
 /// Tasks for other passes, by tree and inode.
@@ -52,12 +54,14 @@ pub(crate) struct Pruned {
     pub without_item: Vec<(TreeId, u64)>,
     /// Inodes that may have lost extents.
     pub without_extents: Vec<(TreeId, u64)>,
+    /// Inodes of which the first items are lost with a leaf, and others stand at the beginning of the next one.
+    pub without_start: Vec<(TreeId, u64)>,
 }
 
 /// Prunes the trees that have blocks which cannot be used. Trees that follow from others are left to their passes.
 pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
     let (mut known, orphans) = (FxHashMap::default(), OnceCell::new());
-    let (mut without_item, mut without_extents) = (BTreeSet::new(), BTreeSet::new());
+    let (mut without_item, mut without_extents, mut gaps) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for &tree in damaged {
         let Ok(ptr) = forest.ptr(tree) else { continue };
         let (store, orphans) = (&forest.store, &orphans);
@@ -72,10 +76,12 @@ pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
             lost: Vec::new(),
             without_item: items,
             without_extents: extents,
+            gaps: std::mem::take(&mut gaps),
         };
         let outcome = pruner.root(&ptr)?;
         let lost = pruner.lost;
         (known, without_item, without_extents) = (pruner.known, pruner.without_item, pruner.without_extents);
+        gaps = pruner.gaps;
         match outcome {
             Outcome::Same => continue,
             Outcome::OfGeneration(generation) => forest.set_root(tree, NodePtr { generation, ..ptr }),
@@ -103,6 +109,10 @@ pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
             }
         }
         found.without_extents.extend(without_extents.iter().map(|inode| (tree, *inode)));
+        for &gap in &gaps {
+            let next = forest.first_from(tree, gap)?.filter(|next| salvage::is_of_inode(*next));
+            found.without_start.extend(next.map(|next| (tree, next.objectid)));
+        }
     }
     Ok(found)
 }
@@ -152,6 +162,7 @@ impl Pruner<'_> {
                 let left_out = salvaged.left_out;
                 self.without_item.extend(salvaged.without_item);
                 self.without_extents.extend(salvaged.without_extents);
+                self.gaps.extend(upper);
                 self.lost
                     .push(format!("items of block {} of tree {} that break a rule: {left_out}", ptr.at, self.tree));
                 self.store.add(salvaged.node, true);
@@ -169,6 +180,8 @@ impl Pruner<'_> {
         for (slot, child) in children[..count].iter().enumerate() {
             node.insert_pointer(slot, child.first, child.at, child.generation);
         }
+        // A lost leaf may have been in front of each child.
+        self.gaps.extend(children.iter().map(|child| child.first));
         for slot in 0..count {
             let child_upper = if slot + 1 < count { Some(node.key(slot + 1)) } else { upper };
             outcomes.push(self.visit(&node.child_ptr(slot, ptr.tree), child_upper)?);
@@ -186,6 +199,7 @@ impl Pruner<'_> {
 
     fn lose(&mut self, ptr: &NodePtr, upper: Option<Key>, reason: &str) {
         let from = ptr.first_key.unwrap_or(Key::MIN);
+        self.gaps.insert(from);
         // The inode's item stands in the leaf before.
         self.without_extents.extend((from.kind > KeyType::INODE_ITEM).then_some(from.objectid));
         let to = upper.map_or_else(|| "its end".to_owned(), |upper| upper.to_string());
@@ -201,6 +215,7 @@ impl Pruner<'_> {
         if kept < node.nritems() {
             let (first, last) = (node.key(kept), node.key(node.nritems() - 1));
             let tree = self.tree.get() as i64;
+            self.gaps.insert(first);
             self.lost
                 .push(format!("what block {} of tree {tree} has from {first} to {last}, behind its range", ptr.at));
         }

@@ -83,6 +83,9 @@ pub(crate) fn run(
     if options.clear_ino_cache {
         ino_cache::clear(&mut forest)?;
     }
+    for (tree, inode) in pruned.without_start {
+        inodes::complete_leaf(&mut forest, tree, inode)?;
+    }
     let has_uuids = forest.trees.contains_key(&TreeId::UUID);
     if options.clear_uuid_tree {
         uuids::clear(&mut forest)?;

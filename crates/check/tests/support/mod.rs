@@ -102,15 +102,34 @@ head -c 1M /dev/urandom > sv/plain
 sync; btrfs subvolume snapshot sv snap > /dev/null; sync
 "#;
 
-/// An image with compressed files, or `None` as above.
-pub fn packed(test: &str) -> Option<Arc<MemoryDevice>> {
+/// Makes subvolumes with more and more files, so that leaves end at all places between the items of a file.
+const STAIRS: &str = r#"
+set -e
+for s in $(seq 24); do
+    btrfs subvolume create sv$s > /dev/null
+    for i in $(seq $((10 + s))); do printf "file $i of subvolume $s" > sv$s/file$i; done
+done
+sync
+"#;
+
+/// An image with such subvolumes, or `None` as above.
+pub fn stairs(test: &str) -> Option<Arc<MemoryDevice>> {
+    made(test, STAIRS)
+}
+
+fn made(test: &str, script: &str) -> Option<Arc<MemoryDevice>> {
     if !kernel(test) {
         return None;
     }
     let scratch = Scratch::new(test);
-    fill(&scratch, 160 << 20, &["-n", "4096"], "loop,noatime", PACKED);
+    fill(&scratch, 160 << 20, &["-n", "4096"], "loop,noatime", script);
     let image = scratch.0.join("image");
     Some(Arc::new(MemoryDevice::from_bytes(&std::fs::read(&image).expect("the image can be read"))))
+}
+
+/// An image with compressed files, or `None` as above.
+pub fn packed(test: &str) -> Option<Arc<MemoryDevice>> {
+    made(test, PACKED)
 }
 
 /// Changes a committed filesystem, with an fsync of each change.
