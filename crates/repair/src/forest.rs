@@ -214,6 +214,29 @@ impl Forest {
         result
     }
 
+    /// Where the dropping of a deleted tree has come to, if it has begun.
+    pub fn drop_point(&self, id: TreeId) -> Option<DropPoint> {
+        self.trees.get(&id).and_then(|root| DropPoint::of(&root.item))
+    }
+
+    /// Makes the beginning of a tree the point at which its dropping goes on, as a key of a node of this level. A tree
+    /// without such a node is dropped as a whole.
+    pub fn move_drop_point(&mut self, id: TreeId, level: u8) -> Result<()> {
+        let mut ptr = self.ptr(id)?;
+        let mut key = None;
+        while ptr.level.get() >= level && ptr.level.get() > 0 {
+            let node = self.store.read(&ptr)?;
+            key = node.first_key();
+            ptr = node.child_ptr(0, id);
+        }
+        if let Some(root) = self.trees.get_mut(&id) {
+            root.item.drop_progress = key.unwrap_or(Key::MIN).into();
+            root.item.drop_level = if key.is_some() { level } else { 0 };
+            root.changed = true;
+        }
+        Ok(())
+    }
+
     /// Points a tree somewhere else.
     pub fn set_root(&mut self, id: TreeId, ptr: NodePtr) {
         self.set_ptr(id, ptr);

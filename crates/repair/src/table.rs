@@ -83,7 +83,9 @@ repairs! {
     "extent-outside-chunk", Extents, WhereCertain, "removed, if no tree uses it; else its files are lost", "";
     "extent-in-wrong-group", Extents, WhereCertain,
         "set to the type that the trees use it for; if that is wrong, balance", "";
-    "extent-missing", Extents, Automatic, "made from the references of all trees", "";
+    "extent-missing", Extents, Automatic,
+        "a file's item gets the address that the extent tree has for its place; else made from the references of all \
+        trees", "";
     "extent-unused", Extents, Automatic,
         "given back to the root item or the file that lacks it, if it is certain; else removed, once every tree can be \
         read whole", "";

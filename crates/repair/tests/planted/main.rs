@@ -1,5 +1,6 @@
 //! Every finding of the checker's table, planted, repaired, and taken back.
 
+mod half_deleted;
 mod kernel;
 mod parted;
 #[path = "../../../check/tests/planted/plants.rs"]
