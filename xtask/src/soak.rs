@@ -2,6 +2,7 @@
 //! optimisation, then runs the ignored tests that the words stand for; their output is shown as it comes.
 
 use crate::{suites, tools, workspace};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
@@ -78,7 +79,7 @@ pub fn run(words: &[&str]) -> Result<bool, String> {
     if !start(Command::new("cargo").args(build).current_dir(workspace::root()))? {
         return Ok(false);
     }
-    let scratch = workspace::scratch();
+    let scratch = std::env::var_os("BUTTERFS_SCRATCH").map_or_else(workspace::scratch, PathBuf::from);
     std::fs::create_dir_all(&scratch).map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
     let mut lines = Vec::new();
     for (name, package, program, test) in RUNS.iter().filter(|(name, ..)| names.is_empty() || names.contains(name)) {

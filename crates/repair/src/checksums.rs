@@ -158,6 +158,22 @@ fn has_digest(forest: &Forest, at: u64, digest: &[u8]) -> bool {
     })
 }
 
+/// A sector of data that fits its checksum; nothing where it has none, or no copy fits.
+pub(crate) fn verified_sector(forest: &Forest, at: u64) -> Result<Option<Vec<u8>>> {
+    let (sector, len) = (forest.store.sectorsize(), forest.store.identity.checksum.len());
+    let items = overlapping(forest, &(at..at.saturating_add(sector)))?;
+    let digest = items.iter().find_map(|(start, digests)| {
+        let skipped = usize::try_from(at.checked_sub(*start)? / sector).ok()?.checked_mul(len)?;
+        digests.get(skipped..skipped + len)
+    });
+    let Some(digest) = digest else { return Ok(None) };
+    let mut data = vec![0; sector as usize];
+    let (volume, kind) = (&forest.store.volume, forest.store.identity.checksum);
+    let is_good = (0..volume.copies(Logical(at)))
+        .any(|copy| volume.read_copy(Logical(at), copy, &mut data).is_ok() && kind.matches(&data, digest));
+    Ok(is_good.then_some(data))
+}
+
 /// The ranges of data that a file shows, as its checksums have them.
 fn shown(data: &[u8]) -> Option<Range<u64>> {
     let extent = FileExtent::read_from_bytes(data).ok()?;

@@ -3,6 +3,7 @@
 use crate::action::Pass;
 use crate::extent_items::Stored;
 use crate::forest::Forest;
+use crate::packing;
 use crate::trouble::Result;
 use butterfs_ondisk::features::incompat;
 use butterfs_ondisk::items::{FileExtent, FileExtentHead, InodeItem, compression, file_extent_type};
@@ -77,6 +78,21 @@ fn check_bounds(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) -> Res
         extent.head.ram_bytes = disk.into();
         forest.put(tree, key, extent.as_bytes())?;
         let what = format!("gives the extent at {start} of inode {inode} of tree {tree} the length that it has");
+        forest.did(Pass::Files, what);
+        return Ok(());
+    }
+    let is_packed_size = plain && disk < ram && ram <= COMPRESSED_MAX && offset.saturating_add(shown) <= ram;
+    let right = match is_recorded() {
+        // Packed data is shorter than what it unpacks to, and nothing of this size is packed.
+        true if too_large && ram == disk && offset.saturating_add(shown) <= ram => Some(compression::NONE),
+        true if is_packed_size => packing::of_data(forest, &extent)?,
+        _ => None,
+    };
+    if let Some(right) = right {
+        extent.head.compression = right;
+        forest.put(tree, key, extent.as_bytes())?;
+        let name = packing::name(right);
+        let what = format!("marks the extent at {start} of inode {inode} of tree {tree} as {name}, as its data is");
         forest.did(Pass::Files, what);
         return Ok(());
     }

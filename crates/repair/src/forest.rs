@@ -164,6 +164,21 @@ impl Forest {
         self.range(id, Key::new(objectid, kind, 0), Key::new(objectid, kind, u64::MAX))
     }
 
+    /// The first key that is not below `key`.
+    pub fn first_from(&self, id: TreeId, key: Key) -> Result<Option<Key>> {
+        let mut first = None;
+        tree::scan(&self.store.editor(id), &self.ptr(id)?, &key, &Key::MAX, &mut |key, _| {
+            first = Some(key);
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(first)
+    }
+
+    /// Whether an item is the first one of its leaf.
+    pub fn begins_leaf(&self, id: TreeId, key: Key) -> Result<bool> {
+        Ok(tree::search(&self.store.editor(id), &self.ptr(id)?, &key)?.slot == 0)
+    }
+
     /// The item with the greatest key below `key`.
     pub fn before(&self, id: TreeId, key: Key) -> Result<Option<Key>> {
         let found = tree::last_before(&self.store.editor(id), &self.ptr(id)?, &key)?;
@@ -197,6 +212,29 @@ impl Forest {
         let result = change(&self.store.editor(id), &mut ptr);
         self.set_ptr(id, ptr);
         result
+    }
+
+    /// Where the dropping of a deleted tree has come to, if it has begun.
+    pub fn drop_point(&self, id: TreeId) -> Option<DropPoint> {
+        self.trees.get(&id).and_then(|root| DropPoint::of(&root.item))
+    }
+
+    /// Makes the beginning of a tree the point at which its dropping goes on, as a key of a node of this level. A tree
+    /// without such a node is dropped as a whole.
+    pub fn move_drop_point(&mut self, id: TreeId, level: u8) -> Result<()> {
+        let mut ptr = self.ptr(id)?;
+        let mut key = None;
+        while ptr.level.get() >= level && ptr.level.get() > 0 {
+            let node = self.store.read(&ptr)?;
+            key = node.first_key();
+            ptr = node.child_ptr(0, id);
+        }
+        if let Some(root) = self.trees.get_mut(&id) {
+            root.item.drop_progress = key.unwrap_or(Key::MIN).into();
+            root.item.drop_level = if key.is_some() { level } else { 0 };
+            root.changed = true;
+        }
+        Ok(())
     }
 
     /// Points a tree somewhere else.

@@ -184,6 +184,15 @@ pub(crate) fn write(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()>
     Ok(())
 }
 
+/// Makes the item of an inode that has none where other items got in front of its own in their leaf. A leaf may begin
+/// with items of an inode whose item is not there, but nowhere else have such items. Where a leaf begins with them, the
+/// next round makes the item, and knows more.
+pub(crate) fn complete_leaf(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()> {
+    let first = forest.first_from(tree, Key::new(inode, KeyType(0), 0))?.filter(|first| first.objectid == inode);
+    let Some(first) = first.filter(|first| first.kind > KeyType::INODE_ITEM) else { return Ok(()) };
+    if forest.begins_leaf(tree, first)? { Ok(()) } else { write(forest, tree, inode) }
+}
+
 /// Items of an inode of which nothing is left that people see: attributes without anything.
 fn remove_rest(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()> {
     let rest = forest.object(tree, inode)?;

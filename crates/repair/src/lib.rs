@@ -37,6 +37,7 @@ mod lost_roots;
 mod names;
 mod orphans;
 mod overlay;
+mod packing;
 mod plan;
 mod prune;
 mod quotas;

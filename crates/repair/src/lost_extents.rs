@@ -60,7 +60,7 @@ fn is_same(forest: &Forest, (one, other): (TreeId, TreeId), inode: u64) -> Resul
     if one == other {
         return Ok(true);
     }
-    if forest.ptr(one).is_err() {
+    if forest.ptr(one).is_err() || forest.drop_point(one).is_some() {
         return Ok(false);
     }
     let key = Key::new(inode, KeyType::INODE_ITEM, 0);

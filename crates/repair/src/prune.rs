@@ -10,6 +10,7 @@ use crate::orphans::{self, Orphan};
 use crate::salvage;
 use crate::store::Store;
 use crate::trouble::Result;
+use crate::walk::{DropPoint, walk};
 use butterfs_ondisk::{Generation, Key, KeyType, Logical, TreeId};
 use butterfs_tree::{Node, NodePtr};
 use rustc_hash::FxHashMap;
@@ -43,6 +44,8 @@ struct Pruner<'a> {
     without_item: BTreeSet<u64>,
     /// Inodes of which extents may be lost, of any tree.
     without_extents: BTreeSet<u64>,
+    /// Keys from which on items are lost, of any tree.
+    gaps: BTreeSet<Key>,
 }
 
 /// Tasks for other passes, by tree and inode.
@@ -52,14 +55,20 @@ pub(crate) struct Pruned {
     pub without_item: Vec<(TreeId, u64)>,
     /// Inodes that may have lost extents.
     pub without_extents: Vec<(TreeId, u64)>,
+    /// Inodes of which the first items are lost with a leaf, and others stand at the beginning of the next one.
+    pub without_start: Vec<(TreeId, u64)>,
 }
 
 /// Prunes the trees that have blocks which cannot be used. Trees that follow from others are left to their passes.
 pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
     let (mut known, orphans) = (FxHashMap::default(), OnceCell::new());
-    let (mut without_item, mut without_extents) = (BTreeSet::new(), BTreeSet::new());
+    let (mut without_item, mut without_extents, mut gaps) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for &tree in damaged {
         let Ok(ptr) = forest.ptr(tree) else { continue };
+        let from = forest.drop_point(tree);
+        if from.is_some() && walk(&forest.store, &ptr, from, &mut |_, _| true) {
+            continue;
+        }
         let (store, orphans) = (&forest.store, &orphans);
         let (known_before, items, extents) =
             (std::mem::take(&mut known), std::mem::take(&mut without_item), std::mem::take(&mut without_extents));
@@ -72,10 +81,12 @@ pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
             lost: Vec::new(),
             without_item: items,
             without_extents: extents,
+            gaps: std::mem::take(&mut gaps),
         };
-        let outcome = pruner.root(&ptr)?;
+        let outcome = pruner.visit(&ptr, None, from)?;
         let lost = pruner.lost;
         (known, without_item, without_extents) = (pruner.known, pruner.without_item, pruner.without_extents);
+        gaps = pruner.gaps;
         match outcome {
             Outcome::Same => continue,
             Outcome::OfGeneration(generation) => forest.set_root(tree, NodePtr { generation, ..ptr }),
@@ -86,6 +97,9 @@ pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
             Outcome::Gone if tree == TreeId::ROOT => forest.start_root_anew()?,
             Outcome::Gone => forest.start_anew(tree)?,
         }
+        if let Some(from) = from {
+            forest.move_drop_point(tree, from.level)?;
+        }
         let lost = match lost.is_empty() {
             true => "nothing of its own: another tree shares the blocks".to_owned(),
             false => lost.join("; "),
@@ -94,7 +108,8 @@ pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
         forest.lose(Pass::Blocks, what, lost);
     }
     let mut found = Pruned::default();
-    for &tree in damaged.iter().filter(|tree| tree.is_subvolume()) {
+    let is_whole = |tree: &&TreeId| tree.is_subvolume() && forest.drop_point(**tree).is_none();
+    for &tree in damaged.iter().filter(is_whole) {
         for &inode in &without_item {
             let key = Key::new(inode, KeyType::INODE_ITEM, 0);
             let stand_in = salvage::stand_in(forest.store.generation);
@@ -103,32 +118,36 @@ pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
             }
         }
         found.without_extents.extend(without_extents.iter().map(|inode| (tree, *inode)));
+        for &gap in &gaps {
+            let next = forest.first_from(tree, gap)?.filter(|next| salvage::is_of_inode(*next));
+            found.without_start.extend(next.map(|next| (tree, next.objectid)));
+        }
     }
     Ok(found)
 }
 
 impl Pruner<'_> {
-    fn root(&mut self, ptr: &NodePtr) -> Result<Outcome> {
-        let outcome = self.visit(ptr, None)?;
-        Ok(outcome)
-    }
-
-    fn visit(&mut self, ptr: &NodePtr, upper: Option<Key>) -> Result<Outcome> {
+    /// `from` is the drop point of the tree where the path to it leads through this block: what lies before it is no
+    /// part of the tree any more, and is taken out.
+    fn visit(&mut self, ptr: &NodePtr, upper: Option<Key>, from: Option<DropPoint>) -> Result<Outcome> {
         let id = (ptr.at.get(), ptr.generation.get());
-        if let Some(known) = self.known.get(&id).filter(|_| ptr.first_key.is_some()) {
+        let from = from.filter(|from| ptr.level.get() >= from.level);
+        if let Some(known) = self.known.get(&id).filter(|_| ptr.first_key.is_some() && from.is_none()) {
             return Ok(*known);
         }
         let outcome = match self.store.read(ptr) {
-            Ok(node) => self.node(ptr, &node, upper)?,
+            Ok(node) => self.node(ptr, &node, upper, from)?,
             Err(trouble) => match self.with_recorded_generation(ptr) {
-                Some((ptr, node)) => match self.node(&ptr, &node, upper)? {
+                Some((ptr, node)) => match self.node(&ptr, &node, upper, from)? {
                     Outcome::Same => Outcome::OfGeneration(ptr.generation),
                     changed => changed,
                 },
-                None => self.replace(ptr, upper, &trouble.to_string())?,
+                None => self.replace(ptr, upper, from, &trouble.to_string())?,
             },
         };
-        self.known.insert(id, outcome);
+        if from.is_none() {
+            self.known.insert(id, outcome);
+        }
         Ok(outcome)
     }
 
@@ -142,7 +161,7 @@ impl Pruner<'_> {
     }
 
     /// Makes a new node of the children that a lost one had.
-    fn replace(&mut self, ptr: &NodePtr, upper: Option<Key>, reason: &str) -> Result<Outcome> {
+    fn replace(&mut self, ptr: &NodePtr, upper: Option<Key>, from: Option<DropPoint>, reason: &str) -> Result<Outcome> {
         if ptr.level.get() == 0
             && let Some(bytes) = salvage::intact_leaf(self.store, ptr)
         {
@@ -152,6 +171,7 @@ impl Pruner<'_> {
                 let left_out = salvaged.left_out;
                 self.without_item.extend(salvaged.without_item);
                 self.without_extents.extend(salvaged.without_extents);
+                self.gaps.extend(upper);
                 self.lost
                     .push(format!("items of block {} of tree {} that break a rule: {left_out}", ptr.at, self.tree));
                 self.store.add(salvaged.node, true);
@@ -169,9 +189,12 @@ impl Pruner<'_> {
         for (slot, child) in children[..count].iter().enumerate() {
             node.insert_pointer(slot, child.first, child.at, child.generation);
         }
+        // A lost leaf may have been in front of each child.
+        self.gaps.extend(children.iter().map(|child| child.first));
         for slot in 0..count {
             let child_upper = if slot + 1 < count { Some(node.key(slot + 1)) } else { upper };
-            outcomes.push(self.visit(&node.child_ptr(slot, ptr.tree), child_upper)?);
+            let child_from = from.filter(|from| slot == node.child_slot(from.key));
+            outcomes.push(self.visit(&node.child_ptr(slot, ptr.tree), child_upper, child_from)?);
         }
         if outcomes.iter().all(|outcome| matches!(outcome, Outcome::Gone)) {
             self.lose(ptr, upper, reason);
@@ -186,6 +209,7 @@ impl Pruner<'_> {
 
     fn lose(&mut self, ptr: &NodePtr, upper: Option<Key>, reason: &str) {
         let from = ptr.first_key.unwrap_or(Key::MIN);
+        self.gaps.insert(from);
         // The inode's item stands in the leaf before.
         self.without_extents.extend((from.kind > KeyType::INODE_ITEM).then_some(from.objectid));
         let to = upper.map_or_else(|| "its end".to_owned(), |upper| upper.to_string());
@@ -196,11 +220,18 @@ impl Pruner<'_> {
         ));
     }
 
-    fn node(&mut self, ptr: &NodePtr, node: &Arc<Node>, upper: Option<Key>) -> Result<Outcome> {
+    fn node(
+        &mut self,
+        ptr: &NodePtr,
+        node: &Arc<Node>,
+        upper: Option<Key>,
+        from: Option<DropPoint>,
+    ) -> Result<Outcome> {
         let kept = (0..node.nritems()).take_while(|slot| upper.is_none_or(|upper| node.key(*slot) < upper)).count();
         if kept < node.nritems() {
             let (first, last) = (node.key(kept), node.key(node.nritems() - 1));
             let tree = self.tree.get() as i64;
+            self.gaps.insert(first);
             self.lost
                 .push(format!("what block {} of tree {tree} has from {first} to {last}, behind its range", ptr.at));
         }
@@ -211,10 +242,12 @@ impl Pruner<'_> {
                 kept => self.copy(node, |copy| copy.remove_items(kept..copy.nritems())),
             };
         }
-        let mut outcomes = Vec::new();
-        for slot in 0..kept {
+        let first = from.map_or(0, |from| node.child_slot(from.key)).min(kept);
+        let mut outcomes = vec![Outcome::Gone; first];
+        for slot in first..kept {
             let child_upper = if slot + 1 < kept { Some(node.key(slot + 1)) } else { upper };
-            outcomes.push(self.visit(&node.child_ptr(slot, ptr.tree), child_upper)?);
+            let child_from = from.filter(|from| slot == first && node.level().get() > from.level);
+            outcomes.push(self.visit(&node.child_ptr(slot, ptr.tree), child_upper, child_from)?);
         }
         if kept == node.nritems() && outcomes.iter().all(|outcome| matches!(outcome, Outcome::Same)) {
             return Ok(Outcome::Same);

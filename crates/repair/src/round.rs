@@ -83,6 +83,9 @@ pub(crate) fn run(
     if options.clear_ino_cache {
         ino_cache::clear(&mut forest)?;
     }
+    for (tree, inode) in pruned.without_start {
+        inodes::complete_leaf(&mut forest, tree, inode)?;
+    }
     let has_uuids = forest.trees.contains_key(&TreeId::UUID);
     if options.clear_uuid_tree {
         uuids::clear(&mut forest)?;
@@ -176,6 +179,10 @@ fn blocks(forest: &mut Forest, wanted: &Wanted) -> Result<prune::Pruned> {
     });
     let pruned = prune::run(forest, &damaged)?;
     for id in damaged.into_iter().filter(|id| id.is_subvolume()) {
+        // The root directory is the first that is dropped.
+        if forest.drop_point(id).is_some() {
+            continue;
+        }
         if forest.get(id, Key::new(256, KeyType::INODE_ITEM, 0))?.is_none() {
             inodes::make_root_directory(forest, id)?;
         }

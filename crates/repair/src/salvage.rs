@@ -127,7 +127,7 @@ fn corrected_inode(data: &[u8], generation: Generation) -> Option<Vec<u8>> {
     Some(item.as_bytes().to_vec())
 }
 
-fn is_of_inode(key: Key) -> bool {
+pub(crate) fn is_of_inode(key: Key) -> bool {
     crate::names::is_inode(key.objectid) && (KeyType::INODE_REF..=KeyType::EXTENT_DATA).contains(&key.kind)
 }
 

@@ -83,7 +83,9 @@ repairs! {
     "extent-outside-chunk", Extents, WhereCertain, "removed, if no tree uses it; else its files are lost", "";
     "extent-in-wrong-group", Extents, WhereCertain,
         "set to the type that the trees use it for; if that is wrong, balance", "";
-    "extent-missing", Extents, Automatic, "made from the references of all trees", "";
+    "extent-missing", Extents, Automatic,
+        "a file's item gets the address that the extent tree has for its place; else made from the references of all \
+        trees", "";
     "extent-unused", Extents, Automatic,
         "given back to the root item or the file that lacks it, if it is certain; else removed, once every tree can be \
         read whole", "";
@@ -131,7 +133,7 @@ repairs! {
         "the older version of the range";
     "file-extent-generation", Files, Automatic, "taken from the extent", "";
     "file-extent-bounds", Files, Automatic,
-        "begins where it can; else the range beyond becomes a hole",
+        "its compression follows from its data, its offset from its length; else the range beyond becomes a hole",
         "the range that is named";
     "file-extent-gap", Files, Automatic, "a hole", "the data of the range, if it was no hole";
     "inode-nbytes", Inodes, Automatic,

@@ -90,6 +90,48 @@ pub fn filled(test: &str, bytes: u64, options: &[&str]) -> Option<Arc<MemoryDevi
     Some(Arc::new(MemoryDevice::from_bytes(&std::fs::read(&image).expect("the image can be read"))))
 }
 
+/// Fills a subvolume with files of each compression, and one that is not packed.
+const PACKED: &str = r#"
+set -e
+btrfs subvolume create sv > /dev/null
+for kind in zlib lzo zstd; do
+    touch sv/$kind; btrfs property set sv/$kind compression $kind
+    for i in $(seq 9000); do echo "line $i of the file that $kind packs"; done > sv/$kind
+done
+head -c 1M /dev/urandom > sv/plain
+sync; btrfs subvolume snapshot sv snap > /dev/null; sync
+"#;
+
+/// Makes subvolumes with more and more files, so that leaves end at all places between the items of a file.
+const STAIRS: &str = r#"
+set -e
+for s in $(seq 24); do
+    btrfs subvolume create sv$s > /dev/null
+    for i in $(seq $((10 + s))); do printf "file $i of subvolume $s" > sv$s/file$i; done
+done
+sync
+"#;
+
+/// An image with such subvolumes, or `None` as above.
+pub fn stairs(test: &str) -> Option<Arc<MemoryDevice>> {
+    made(test, STAIRS)
+}
+
+fn made(test: &str, script: &str) -> Option<Arc<MemoryDevice>> {
+    if !kernel(test) {
+        return None;
+    }
+    let scratch = Scratch::new(test);
+    fill(&scratch, 160 << 20, &["-n", "4096"], "loop,noatime", script);
+    let image = scratch.0.join("image");
+    Some(Arc::new(MemoryDevice::from_bytes(&std::fs::read(&image).expect("the image can be read"))))
+}
+
+/// An image with compressed files, or `None` as above.
+pub fn packed(test: &str) -> Option<Arc<MemoryDevice>> {
+    made(test, PACKED)
+}
+
 /// Changes a committed filesystem, with an fsync of each change.
 const LOG: &str = r#"
 set -e

@@ -1,6 +1,8 @@
 //! Every finding of the checker's table, planted, repaired, and taken back.
 
+mod half_deleted;
 mod kernel;
+mod parted;
 #[path = "../../../check/tests/planted/plants.rs"]
 mod plants;
 #[path = "../../../check/tests/support/mod.rs"]

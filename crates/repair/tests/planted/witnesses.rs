@@ -4,7 +4,7 @@ use crate::kernel::{judged, shown, write_image};
 use crate::{actions, devices, support, text};
 use butterfs_device::MemoryDevice;
 use butterfs_ondisk::header::{HEADER_LEN, ITEM_LEN};
-use butterfs_ondisk::items::{DirItem, FileExtent, InodeItem, block_group_flags as bits};
+use butterfs_ondisk::items::{DirItem, FileExtent, InodeItem, block_group_flags as bits, compression};
 use butterfs_ondisk::{Generation, Key, KeyType, TreeId};
 use butterfs_repair::{Options, Start, apply, plan};
 use butterfs_testkit::editor::{Editor, Item, ItemPosition};
@@ -206,18 +206,44 @@ fn settle(
     if found.is_empty() { Ok(()) } else { Err(format!("{name}: not as before:\n    {first}\n  {}", said())) }
 }
 
+/// An extent with this compression that shows this many bytes becomes one with another compression.
+fn remark(editor: &Editor, from: u8, to: u8, at_least: u64) {
+    let is_it = |extent: &FileExtent| {
+        (extent.head.kind, extent.head.compression) == (1, from) && extent.body.num_bytes.get() >= at_least
+    };
+    let wanted = |item: Item<'_>| item.is_inner(KeyType::EXTENT_DATA) && item.head().is_some_and(is_it);
+    editor.change(SUBVOLUME, wanted, |extent: &mut FileExtent| extent.head.compression = to);
+}
+
+/// Cases on files with compression.
+const PACKED: &[Case] = &[
+    ("the mark of zlib", |editor| remark(editor, compression::ZLIB, compression::NONE, 128 << 10), Lost::Nothing),
+    ("the mark of LZO", |editor| remark(editor, compression::LZO, compression::NONE, 128 << 10), Lost::Nothing),
+    ("the mark of Zstandard", |editor| remark(editor, compression::ZSTD, compression::NONE, 128 << 10), Lost::Nothing),
+    ("a mark too much", |editor| remark(editor, compression::NONE, compression::ZSTD, 129 << 10), Lost::Nothing),
+];
+
 #[test]
 fn what_other_structures_say_is_not_lost() {
-    if !support::kernel("witnesses") {
+    all("witnesses", || support::filled("witnesses", 160 << 20, &["-n", "4096"]), CASES);
+}
+
+#[test]
+fn data_says_how_it_is_packed() {
+    all("packed", || support::packed("packed"), PACKED);
+}
+
+fn all(name: &str, make: impl Fn() -> Option<Arc<MemoryDevice>>, cases: &[Case]) {
+    if !support::kernel(name) {
         return;
     }
-    let Some(base) = support::filled("witnesses", 160 << 20, &["-n", "4096"]) else { return };
-    let scratch = support::Scratch::new("witnesses-images");
+    let Some(base) = make() else { return };
+    let scratch = support::Scratch::new(&format!("{name}-images"));
     let image = scratch.0.join("image");
     write_image(&base, &image);
     let before = shown(&image).expect("the sound image can be mounted");
     let only = std::env::var("PLANT").ok();
-    let cases = CASES.iter().filter(|(name, ..)| only.as_ref().is_none_or(|only| name.contains(only.as_str())));
+    let cases = cases.iter().filter(|(name, ..)| only.as_ref().is_none_or(|only| name.contains(only.as_str())));
     let failures: Vec<String> = cases.filter_map(|case| settle(&base, &before, &image, case).err()).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }

@@ -2,11 +2,12 @@
 //! tree blocks and by checksums of data, and everything is restored.
 
 use crate::in_memory;
-use crate::opened::scanned;
-use crate::saved::{below, by_us};
+use crate::opened::{plain, scanned};
+use crate::saved::{Contents, below, by_us};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_ondisk::TreeId;
 use butterfs_ondisk::header::Header;
+use butterfs_rescue::Wreck;
 use butterfs_testkit::kernel::{KernelMount, run_ok};
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
@@ -50,40 +51,70 @@ fn stripes_of_all_profiles_are_put_in_order() {
     restored_without_chunk_tree(&PROFILES);
 }
 
+/// Devices with files on them: data and tree profiles, and how many. And the contents of all files.
+fn filled(scratch: &Scratch, (data, trees, count): (&str, &str, usize)) -> (Vec<Arc<MemoryDevice>>, Contents) {
+    let images: Vec<PathBuf> = (0..count).map(|id| scratch.sparse_file(&format!("{id}.img"), LEN)).collect();
+    let paths: Vec<&str> = images.iter().map(|image| image.to_str().expect("a text path")).collect();
+    run_ok(60, "mkfs.btrfs", &[&["-q", "-f", "-d", data, "-m", trees], &paths[..]].concat());
+    let mount = KernelMount::several(&images, "noatime");
+    let mut noise = vec![0; 300_000];
+    for number in 0..12 {
+        Rng::new(number + 1).fill(&mut noise);
+        fs::write(mount.path().join(format!("large-{number}")), &noise).expect("room");
+        fs::write(mount.path().join(format!("small-{number}")), number.to_string()).expect("room");
+    }
+    run_ok(20, "sync", &["-f", mount.path().to_str().expect("a text path")]);
+    let all = below(mount.path());
+    mount.finish();
+    (images.iter().map(|image| Arc::new(in_memory(image))).collect(), all)
+}
+
+fn without_chunk_trees(devices: &[Arc<MemoryDevice>]) {
+    let sb = butterfs_rescue::superblocks::copies(&[devices[0].clone() as Arc<dyn BlockDevice>]);
+    let (_, sb) = butterfs_rescue::superblocks::ruling(&sb).expect("it is sound");
+    for device in devices {
+        wipe_chunk_tree(device, sb.block_fsid(), sb.nodesize.get() as usize);
+    }
+}
+
+fn as_devices(devices: &[Arc<MemoryDevice>]) -> Vec<Arc<dyn BlockDevice>> {
+    devices.iter().map(|device| Arc::clone(device) as Arc<dyn BlockDevice>).collect()
+}
+
 fn restored_without_chunk_tree(profiles: &[(&str, &str, usize)]) {
     const TEST: &str = "profiles";
     if !requirement::kernel_btrfs(TEST) {
         return;
     }
-    for &(data, trees, count) in profiles {
+    for &profile in profiles {
         let scratch = Scratch::new(TEST);
-        let images: Vec<PathBuf> = (0..count).map(|id| scratch.sparse_file(&format!("{id}.img"), LEN)).collect();
-        let paths: Vec<&str> = images.iter().map(|image| image.to_str().expect("a text path")).collect();
-        run_ok(60, "mkfs.btrfs", &[&["-q", "-f", "-d", data, "-m", trees], &paths[..]].concat());
-        let mount = KernelMount::several(&images, "noatime");
-        let mut noise = vec![0; 300_000];
-        for number in 0..12 {
-            Rng::new(number + 1).fill(&mut noise);
-            fs::write(mount.path().join(format!("large-{number}")), &noise).expect("room");
-            fs::write(mount.path().join(format!("small-{number}")), number.to_string()).expect("room");
-        }
-        run_ok(20, "sync", &["-f", mount.path().to_str().expect("a text path")]);
-        let all = below(mount.path());
-        mount.finish();
-        let devices: Vec<Arc<MemoryDevice>> = images.iter().map(|image| Arc::new(in_memory(image))).collect();
-        let sb = butterfs_rescue::superblocks::copies(&[devices[0].clone() as Arc<dyn BlockDevice>]);
-        let (_, sb) = butterfs_rescue::superblocks::ruling(&sb).expect("it is sound");
-        for device in &devices {
-            wipe_chunk_tree(device, sb.block_fsid(), sb.nodesize.get() as usize);
-        }
-        let devices: Vec<Arc<dyn BlockDevice>> =
-            devices.into_iter().map(|device| device as Arc<dyn BlockDevice>).collect();
-        let wreck = scanned(&devices, &scratch).expect("it was scanned");
-        assert_eq!(
-            by_us(&wreck).0.contents.intersection(&all).count(),
-            all.len(),
-            "{data}, {trees}: {:?}",
-            wreck.notes
-        );
+        let (devices, all) = filled(&scratch, profile);
+        without_chunk_trees(&devices);
+        let wreck = scanned(&as_devices(&devices), &scratch).expect("it was scanned");
+        let found = by_us(&wreck).0.contents;
+        assert_eq!(found.intersection(&all).count(), all.len(), "{profile:?}: {:?}", wreck.notes);
+    }
+}
+
+/// As many devices are gone as the profile survives: everything comes back without a scan, with one, and, where each
+/// device has all of the data, without the chunk tree too.
+#[test]
+fn devices_that_are_gone_cost_nothing_that_has_other_copies() {
+    const TEST: &str = "profiles-gone";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let (devices, all) = filled(&scratch, PROFILES[4]);
+    for left in [vec![0], vec![1], vec![2], vec![0, 2], vec![1, 2]] {
+        let copies: Vec<_> = left.iter().map(|id: &usize| Arc::new(devices[*id].snapshot())).collect();
+        let count = |wreck: &Wreck| by_us(wreck).0.contents.intersection(&all).count();
+        let opened = plain(&as_devices(&copies)).expect("one device leads to everything");
+        assert_eq!(count(&opened), all.len(), "{left:?}, without a scan: {:?}", opened.notes);
+        let opened = scanned(&as_devices(&copies), &scratch).expect("it was scanned");
+        assert_eq!(count(&opened), all.len(), "{left:?}, with a scan: {:?}", opened.notes);
+        without_chunk_trees(&copies);
+        let opened = scanned(&as_devices(&copies), &scratch).expect("it was scanned");
+        assert_eq!(count(&opened), all.len(), "{left:?}, without the chunk tree: {:?}", opened.notes);
     }
 }
