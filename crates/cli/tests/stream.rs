@@ -151,6 +151,21 @@ mv w/d w/D; echo more >> w/small; rm w/D/hard; mkdir w/d; for n in $(seq 50); do
     assert!(read.status.success() && read.stdout == right.as_bytes(), "{}", String::from_utf8_lossy(&read.stderr));
 }
 
+#[test]
+fn a_put_that_is_refused_makes_no_store() {
+    let scratch = Scratch::new("put-refused");
+    let image = image_with_snapshots(&scratch, 1, 2);
+    let store = scratch.join("store");
+    for words in [
+        &["stream", "put", "/no/such/snapshot", text(&store)][..],
+        &["stream", "put", "--image", text(&image), "--encrypt-to", "nobody", "/s1", text(&store)],
+        &["stream", "put", "--image", text(&image), "/s1", "s3:///x"],
+    ] {
+        assert_ne!(butterfs(words).code, Some(0), "{words:?}");
+        assert!(!store.exists(), "{words:?} made {}", store.display());
+    }
+}
+
 /// A command on the server's bucket.
 fn on(server: &Server, words: &[&str]) -> Command {
     let mut command = Command::new(BINARY);

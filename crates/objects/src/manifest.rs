@@ -183,7 +183,8 @@ impl Manifest {
 
     fn parse(bytes: &[u8]) -> std::result::Result<Manifest, &'static str> {
         let text = std::str::from_utf8(bytes).map_err(|_| "it is no text")?;
-        let (json, digest) = text.trim_end_matches('\n').rsplit_once('\n').ok_or("it has no digest")?;
+        let line = text.strip_suffix('\n').ok_or("its end is missing")?;
+        let (json, digest) = line.rsplit_once('\n').ok_or("it has no digest")?;
         if Digest::from_hex(digest) != Some(Digest::of(json.as_bytes())) {
             return Err("its digest is not that of its bytes");
         }

@@ -7,6 +7,7 @@
 //! is only read, or a copy that is being made, may still need an older map.
 
 use crate::bytes_of::digest;
+use crate::pieces::Stored;
 use crate::ranges::{Part, Ranges, Run, gaps};
 use crate::record::Content;
 use crate::root::{Root, TablePlace, root_key};
@@ -31,6 +32,17 @@ pub fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() as i64)
 }
 
+/// The care that a table takes of segments that the map does not need, or hardly.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Care {
+    /// None: they are another volume's.
+    None,
+    /// They are listed, and those that were listed long ago are deleted.
+    List,
+    /// Before that, what is needed moves out of those that are needed least.
+    Move,
+}
+
 /// A table that is in the store and that no root names yet.
 pub struct Made {
     table: Table,
@@ -40,8 +52,14 @@ pub struct Made {
 
 impl Volume {
     /// Makes the table of a moment and replaces the root with one that names it; see the [module](self).
-    pub fn checkpoint(&self, writing: &Writing, snapshot: &Snapshot, edit: impl FnOnce(&mut Root)) -> Result<()> {
-        let made = self.make_table(writing, snapshot, true)?;
+    pub fn checkpoint(
+        &self,
+        writing: &Writing,
+        snapshot: &Snapshot,
+        care: Care,
+        edit: impl FnOnce(&mut Root),
+    ) -> Result<()> {
+        let made = self.make_table(writing, snapshot, care)?;
         let (before, version) = writing.root.lock().clone();
         let mut next = Root { sequence: snapshot.logged.0, chain: hex::encode(snapshot.logged.1), ..before.clone() };
         (next.table, next.length) = (Some(made.place), made.table.length);
@@ -58,9 +76,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Puts the table of a moment, and everything that it needs. With `tidy`, everything else is moved away,
-    /// listed and deleted; without, it is another volume's.
-    pub fn make_table(&self, writing: &Writing, snapshot: &Snapshot, tidy: bool) -> Result<Made> {
+    /// Puts the table of a moment, and everything that it needs.
+    pub fn make_table(&self, writing: &Writing, snapshot: &Snapshot, care: Care) -> Result<Made> {
         let state = self.healthy().map_err(stopped)?;
         let state =
             self.await_homes(state, snapshot.stamp, snapshot.recent.iter().map(|run| run.value)).map_err(stopped)?;
@@ -84,12 +101,14 @@ impl Volume {
             }
         }
         let mut dead = Vec::new();
-        if tidy {
+        if care == Care::Move {
             self.compact(writing, snapshot, &old, &mut table, &mut edits)?;
+        }
+        if care != Care::None {
             dead = self.expire(std::mem::take(&mut table.dead))?;
         }
         self.put_shards(writing, &old, &mut table, edits)?;
-        if tidy {
+        if care != Care::None {
             let listed = |number, writer| Dead { number, writer, since: now() };
             let before = writing.root.lock().0.table.clone();
             dead.extend(before.map(|place| listed(place.segment, place.writer())));
@@ -149,8 +168,9 @@ impl Volume {
             }
         }
         for (number, segment) in chosen {
-            for run in self.rest_of(number, &segment, known, snapshot)? {
-                let whole = self.pieces.get(&[known.stored(run.value)])?.remove(0);
+            let rest = self.rest_of(number, &segment, known, snapshot)?;
+            let stored: Vec<Stored> = rest.iter().map(|run| known.stored(run.value)).collect();
+            for (run, whole) in rest.iter().zip(self.pieces.get(&stored)?) {
                 let skip = (u64::from(run.value.skip) * BLOCK) as usize;
                 let bytes = whole.slice(skip..skip + (run.blocks * BLOCK) as usize);
                 if builder.as_ref().is_some_and(|builder| builder.len() + bytes.len() as u64 > SEGMENT_BYTES) {

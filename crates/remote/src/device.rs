@@ -1,6 +1,7 @@
 //! A volume as a block device.
 
 use crate::ahead::Ahead;
+use crate::checkpoint::Care;
 use crate::open::{self, Options, alive_key};
 use crate::root::Root;
 use crate::state::Failure;
@@ -87,7 +88,7 @@ impl ObjectDevice {
         self.volume.flush(writing).map_err(io_error)?;
         self.await_table();
         let leave = |root: &mut Root| root.writer = None;
-        let done = self.volume.checkpoint(writing, &self.volume.moment(), leave);
+        let done = self.volume.checkpoint(writing, &self.volume.moment(), Care::Move, leave);
         done.map_err(|error| self.failed(&error))?;
         // Nothing may follow.
         let closed = format!("{} is closed", self.volume.shown());
@@ -235,7 +236,7 @@ fn make_tables(volume: &Volume, writing: &Writing) {
             }
         };
         drop(state);
-        let made = volume.checkpoint(writing, &snapshot, |_| {});
+        let made = volume.checkpoint(writing, &snapshot, Care::Move, |_| {});
         volume.state.lock().checkpointing = false;
         volume.changed.notify_all();
         if let Err(error) = made {

@@ -47,6 +47,7 @@ mod ahead;
 mod bytes_of;
 mod checkpoint;
 mod device;
+mod failures;
 mod local;
 pub mod manage;
 mod open;

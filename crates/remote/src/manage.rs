@@ -1,6 +1,6 @@
 //! The volumes of a store: their list, clones and snapshots, removal, and objects that none of them needs.
 
-use crate::checkpoint::now;
+use crate::checkpoint::{Care, now};
 use crate::open::{self, Options, check_name, random};
 use crate::record::{MOST_BYTES, Record, record_key};
 use crate::root::{Root, Writer, folder, root_key};
@@ -69,7 +69,7 @@ pub fn clone(store: &Store, from: &str, to: &str, frozen: bool) -> Result<()> {
     let id = u64::from_le_bytes(random());
     let writing = Writing::new(id, root.clone(), version);
     let volume = Volume::new(to, root.uuid(), pieces, state.into_inner(), None, limits);
-    let made = volume.with_putters(&writing, || volume.make_table(&writing, &volume.moment(), false))?;
+    let made = volume.with_putters(&writing, || volume.make_table(&writing, &volume.moment(), Care::None))?;
     root.table = Some(made.place);
     if begun.elapsed() > open::MOST_TAKEN {
         let sentence = format!("cloning {} has taken too long; try again", store.shown(&folder(from)));

@@ -7,7 +7,7 @@
 //! ahead, which it will meet.
 
 use crate::bytes_of::Digest;
-use crate::checkpoint::now;
+use crate::checkpoint::{Care, now};
 use crate::local::{Kept, LocalFile};
 use crate::pieces::Pieces;
 use crate::record::{Content, MOST_BYTES, Record, record_key};
@@ -197,7 +197,8 @@ fn claim(store: &Store, options: &Options, root: Root, version: Version, end: &m
         Volume::new(name, root.uuid(), pieces, state, Some(Writing::new(id, root, version)), options.limits);
     let writing = volume.writing.as_ref().expect("just given");
     if has_log {
-        volume.with_putters(writing, || volume.checkpoint(writing, &volume.moment(), take))?;
+        // Moving segments can wait until there is a writer.
+        volume.with_putters(writing, || volume.checkpoint(writing, &volume.moment(), Care::List, take))?;
     } else {
         let (mut next, version) = writing.root.lock().clone();
         take(&mut next);
@@ -351,7 +352,7 @@ fn await_silence(store: &Store, options: &Options, writer: &Writer, root: &Root)
     };
     let first = alive(store)?;
     let begun = Instant::now();
-    while begun.elapsed() < options.gone_after {
+    while begun.elapsed() < options.gone_after && !is_gone(writer) {
         std::thread::sleep(LOOK_EVERY.min(options.gone_after));
         let moved = alive(store)? != first;
         let now = Root::read(store, &options.volume)?.0;
@@ -373,10 +374,14 @@ pub fn alive_key(name: &str) -> String {
     format!("volumes/{name}/alive")
 }
 
-/// Whether a writer was a process of this host that has ended.
+/// Whether a writer was a process of this host that has ended; its parent may not have heard of that.
 fn is_gone(writer: &Writer) -> bool {
     let here = this_process(0);
-    let ended = || !std::path::Path::new(&format!("/proc/{}", writer.pid)).exists();
+    let state = |stat: String| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    let ended = || match std::fs::read_to_string(format!("/proc/{}/stat", writer.pid)) {
+        Ok(stat) => matches!(state(stat), Some('Z' | 'X')),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
     !here.boot.is_empty() && (&here.boot, &here.host) == (&writer.boot, &writer.host) && ended()
 }
 

@@ -1,6 +1,7 @@
 //! Pieces and shards as they are read: by ranges of segments, checked, and kept in a bounded cache.
 
 use crate::bytes_of::{Digest, digest};
+use crate::failures::Failures;
 use crate::local::{Kept, LocalFile, cache};
 use crate::ranges::Run;
 use crate::table::{BLOCK, Piece, Place, Shard, Table, segment_key};
@@ -12,6 +13,7 @@ use quick_cache::sync::Cache;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Bytes of the longest range that is asked for at once: what is read ahead in one go.
 const MOST_AT_ONCE: u64 = 8 << 20;
@@ -63,6 +65,7 @@ pub struct Pieces {
     /// Pieces that some thread is asking for.
     asked: Mutex<HashSet<Spot>>,
     answered: Condvar,
+    failed: Failures<Spot>,
     requests: AtomicU64,
 }
 
@@ -77,6 +80,7 @@ impl Pieces {
             shards: Cache::with_weighter(1024, SHARD_CACHE, ByBytes),
             asked: Mutex::default(),
             answered: Condvar::new(),
+            failed: Failures::default(),
             requests: AtomicU64::new(0),
         }
     }
@@ -146,6 +150,7 @@ impl Pieces {
 
     /// All blocks of each of these pieces, in their order.
     pub fn get(&self, pieces: &[Stored]) -> Result<Vec<Bytes>> {
+        let begun = Instant::now();
         let mut found: Vec<Option<Bytes>> = vec![None; pieces.len()];
         loop {
             let mut missing: Vec<Stored> = Vec::new();
@@ -160,11 +165,18 @@ impl Pieces {
             if missing.is_empty() {
                 return Ok(found.into_iter().flatten().collect());
             }
+            if let Some(error) = self.failed.since(begun, missing.iter().map(Stored::spot)) {
+                return Err(error);
+            }
             let claimed = Claimed::claim(self, missing);
             if claimed.pieces.is_empty() {
                 continue;
             }
-            for (stored, bytes) in self.fetch(&claimed.pieces)? {
+            let fetched = self.fetch(&claimed.pieces);
+            let fetched = fetched.inspect_err(|error| {
+                self.failed.note(claimed.pieces.iter().map(Stored::spot), error);
+            });
+            for (stored, bytes) in fetched? {
                 for (wanted, slot) in pieces.iter().zip(&mut found) {
                     if wanted.spot() == stored.spot() {
                         *slot = Some(bytes.clone());

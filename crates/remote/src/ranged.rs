@@ -1,6 +1,7 @@
 //! A raw image as one object, or a file of an HTTP server that knows ranges: a device that is only read.
 
 use crate::ahead::Ahead;
+use crate::failures::Failures;
 use crate::local::{Kept, LocalFile, cache};
 use butterfs_device::BlockDevice;
 use butterfs_store::{Error, Result, Store, Version};
@@ -11,7 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of the parts that are asked for and kept.
 const PART: u64 = 256 << 10;
@@ -33,6 +34,7 @@ struct Image {
     cache: Cache<u64, Kept, ByBytes>,
     /// The file of the cache, if it is not in memory.
     file: Option<Arc<LocalFile>>,
+    failed: Failures<u64>,
     requests: AtomicU64,
 }
 
@@ -56,7 +58,8 @@ impl RangedImage {
         let parts = (cache_bytes / PART).max(16);
         let cache = cache(parts, parts * PART, ByBytes);
         let requests = AtomicU64::new(0);
-        let image = Arc::new(Image { store: store.clone(), key: key.to_owned(), len, version, cache, file, requests });
+        let (store, key, failed) = (store.clone(), key.to_owned(), Failures::default());
+        let image = Arc::new(Image { store, key, len, version, cache, file, failed, requests });
         let ahead = {
             let image = image.clone();
             // A reader of the part will be told of the failure.
@@ -75,9 +78,13 @@ impl RangedImage {
 
 impl Image {
     fn part(&self, part: u64) -> Result<Bytes> {
+        let begun = Instant::now();
         match self.cache.get_value_or_guard(&part, None) {
             GuardResult::Value(kept) => kept.read().or_else(|_| self.fetch(part)),
             GuardResult::Guard(guard) => {
+                if let Some(error) = self.failed.since(begun, [part]) {
+                    return Err(error);
+                }
                 let bytes = self.fetch(part)?;
                 // A cache that gave it up meanwhile needs none.
                 let _ = Kept::new(&bytes, self.file.as_ref()).map(|kept| guard.insert(kept));
@@ -96,7 +103,8 @@ impl Image {
         let len = |part: u64| (self.len - part * PART).min(PART) as usize;
         let lens: Vec<usize> = parts.clone().map(len).collect();
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.store.get_runs_of(&self.key, parts.start * PART, &lens, &self.version)
+        let runs = self.store.get_runs_of(&self.key, parts.start * PART, &lens, &self.version);
+        runs.inspect_err(|error| self.failed.note(parts, error))
     }
 
     /// Brings those of the parts into the cache that are not there and not on their way.

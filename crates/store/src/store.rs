@@ -160,6 +160,11 @@ impl Store {
             let wanted = Some(GetRange::Bounded(range.clone()));
             let options = GetOptions { range: wanted, if_match: if_match.clone(), ..GetOptions::default() };
             let result = self.client.get_opts(&location, options).await?;
+            // A server may not know the condition.
+            if if_match.is_some() && result.meta.e_tag.is_some() && result.meta.e_tag != if_match {
+                let source = "the answer is of another version".into();
+                return Err(object_store::Error::Precondition { path: location.to_string(), source });
+            }
             if result.range != range {
                 return Ok(Err(result.meta.size));
             }

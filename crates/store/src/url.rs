@@ -74,7 +74,8 @@ fn folder(path: &str, make: bool) -> Result<Opened> {
 
 fn client_options(settings: &Settings) -> ClientOptions {
     let options = ClientOptions::new().with_allow_http(true).with_timeout_disabled();
-    options.with_connect_timeout(Duration::from_secs(10)).with_read_timeout(settings.quiet_timeout)
+    let quiet = settings.quiet_timeout.min(settings.give_up_after);
+    options.with_connect_timeout(Duration::from_secs(10).min(quiet)).with_read_timeout(quiet)
 }
 
 /// The client's own retries. The calls of this crate retry around them.

@@ -123,7 +123,7 @@ impl Remote {
         let made = create.map_or(Ok(false), |bytes| make(&store, &options, bytes))?;
         let (device, read_only) = match open_volume(&store, &options, read_only) {
             Ok((device, read_only)) => (Device::Volume(Arc::new(device)), read_only),
-            Err(error) if error.kind() == Kind::NotFound => {
+            Err(error) if may_be_image(url, &error) => {
                 let image = open_image(url, &settings, &options);
                 let image = image.map_err(|error| match error.kind() {
                     Kind::NotFound => nothing_there(url, &options),
@@ -215,6 +215,12 @@ fn open_volume(
         }
     }
     ObjectDevice::open_read_only(store, options).map(|device| (device, true))
+}
+
+/// Whether what no volume was found in may be an image. Web servers answer for other paths as they please.
+fn may_be_image(url: &str, error: &Error) -> bool {
+    let is_web = url.starts_with("http://") || url.starts_with("https://");
+    error.kind() == Kind::NotFound || (is_web && matches!(error.kind(), Kind::Length | Kind::Damaged))
 }
 
 /// The object at a URL as a raw image.

@@ -71,12 +71,13 @@ impl StoreArgs {
 
     /// The repository at a URL; a new one is made, encrypted for these recipients if there are any.
     pub fn open_or_make(&self, url: &str, recipients: &[String]) -> Result<Repository, CliError> {
-        let (store, mut access) = (self.reached(url, true)?, self.access()?);
+        let mut access = self.access()?;
         if recipients.is_empty() {
             // Identities open; only recipients make an encrypted one.
             access.recipients.clear();
         }
         recipients.iter().try_for_each(|recipient| access.add_recipient(recipient))?;
+        let store = self.reached(url, true)?;
         let repository = Repository::open_or_make(store, &access).map_err(refused)?;
         if repository.keys().is_none() && !recipients.is_empty() {
             let sentence = format!("{} exists and is not encrypted", repository.store().shown(""));

@@ -63,11 +63,16 @@ pub struct Args {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        let is_stream = self.snapshots == [Path::new("-")];
+        if !is_stream {
+            // No store is made for what cannot be put.
+            self.snapshots.iter().try_for_each(|snapshot| self.image.open(snapshot, Intent::Look)?.close())?;
+        }
         let repository = self.store.open_or_make(&self.url, &self.encrypt_to)?;
         let now = jiff::Timestamp::now().as_second();
         let options = Options { level: self.level, scratch: std::env::temp_dir(), now };
         let mut put = Put::new(&repository, options)?;
-        if self.snapshots == [Path::new("-")] {
+        if is_stream {
             self.stdin(&mut put)?;
         } else {
             let mut parent = self.parent.as_deref();
