@@ -33,7 +33,7 @@ pub const MOST_TAKEN: Duration = Duration::from_secs(1800);
 const RECORDS_AT_ONCE: u64 = 32;
 /// Records that a writer may add until it meets the end of its epoch, where it was faster than the one who ends it;
 /// four times as many with each further attempt.
-const AHEAD: u64 = 64;
+const AHEAD: u64 = 16;
 /// Bytes of each of several records; a longer one is read alone.
 const MOST_OF_SEVERAL: u64 = 8 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -154,7 +154,7 @@ pub fn writer(store: &Store, options: &Options) -> Result<Volume> {
         }
         silent = Some(root.epoch);
         if attempt > 0 && root.writer.is_some() {
-            let sequence = root.sequence.max(end) + (AHEAD << (2 * attempt));
+            let sequence = root.sequence.max(end) + (AHEAD << (2 * (attempt - 1)));
             // Where the writer is farther than that, the next attempt goes farther.
             let _ = end_epoch(store, name, &root, sequence, Digest::default());
         }

@@ -210,15 +210,19 @@ impl Journal {
         let mut applied = state.events.iter().filter_map(of).filter(|mutation| mutation.is_about_writers());
         let own = applied.find(|mutation| mutation.host == host && *mutation.key == *ROOT);
         let Some((epoch, _)) = own.and_then(Mutation::place) else { return false };
-        let mut last = (epoch, 0);
-        // A host that was too slow may end an epoch that is over, or one at a record that a table has replaced: nobody
-        // reads that.
-        applied.filter(|mutation| *mutation.key != *ROOT || mutation.host != host).any(|mutation| {
+        let (mut last, mut ends, mut is_replaced) = ((epoch, 0), Vec::new(), false);
+        for mutation in applied {
             let place = mutation.place().unwrap_or_default();
-            let is_own = mutation.host == host;
-            last = if is_own { last.max(place) } else { last };
-            !is_own && place > last
-        })
+            match (mutation.host == host, *mutation.key == *ROOT) {
+                (true, true) => {}
+                (true, false) => last = last.max(place),
+                (false, true) => is_replaced |= place > last,
+                (false, false) => ends.push(place),
+            }
+        }
+        // An end counts when it is the next record. A host that was too slow may end an epoch that is over, or at a
+        // record that a table has replaced; one that meets a fast writer ends its epoch some way ahead.
+        is_replaced || ends.contains(&(last.0, last.1 + 1))
     }
 
     /// The changes of roots and logs so far, in the order in which they took effect, for messages.
