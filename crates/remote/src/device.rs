@@ -192,7 +192,7 @@ impl BlockDevice for ObjectDevice {
         self.ahead.ask(offset, len);
     }
 
-    /// Where the map cannot be read, a read tells why.
+    /// A part of the map that cannot be read counts as data: the read that follows reports the error.
     fn next_data(&self, offset: u64) -> u64 {
         match self.volume.next_content(offset / BLOCK) {
             Ok(found) => found.map_or(self.len(), |block| block * BLOCK).max(offset),

@@ -155,7 +155,7 @@ pub fn writer(store: &Store, options: &Options) -> Result<Volume> {
         silent = Some(root.epoch);
         if attempt > 0 && root.writer.is_some() {
             let sequence = root.sequence.max(end) + (AHEAD << (2 * (attempt - 1)));
-            // Where the writer is farther than that, the next attempt goes farther.
+            // If the writer has passed that record already, the next attempt chooses a later one.
             let _ = end_epoch(store, name, &root, sequence, Digest::default());
         }
         match claim(store, options, root, version, &mut end) {

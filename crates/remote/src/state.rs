@@ -8,7 +8,7 @@ use crate::record::Content;
 use crate::table::{BLOCK, PIECE_BLOCKS, Piece, Segment, Table};
 use butterfs_store::{Error, Kind, Result};
 use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 /// Blocks that were written together.
@@ -258,16 +258,16 @@ impl State {
             self.queued = 0;
             return Vec::new();
         };
-        let mut taken: Vec<Arc<Write>> = self.queue.iter().cloned().collect();
+        let mut taken: Vec<Arc<Write>> = self.queue.drain(..).collect();
         taken.sort_by_key(|write| (write.start < first, write.start));
         let mut bytes = 0;
         let mut fits = |write: &Arc<Write>| {
             bytes += write.kept.len() as u64;
             bytes <= most
         };
-        taken.truncate(taken.iter().take_while(|write| fits(write)).count().max(1));
-        let stamps: BTreeSet<u64> = taken.iter().map(|write| write.stamp).collect();
-        self.queue.retain(|write| !stamps.contains(&write.stamp));
+        let mut rest = taken.split_off(taken.iter().take_while(|write| fits(write)).count().max(1));
+        rest.sort_unstable_by_key(|write| write.stamp);
+        self.queue = rest.into();
         self.queued = bytes_of(&self.queue);
         self.putting += bytes_of(&taken);
         taken

@@ -214,7 +214,7 @@ impl Forest {
         result
     }
 
-    /// Where the dropping of a deleted tree has come to, if it has begun.
+    /// The point up to which a deleted tree is dropped, if its dropping has begun.
     pub fn drop_point(&self, id: TreeId) -> Option<DropPoint> {
         self.trees.get(&id).and_then(|root| DropPoint::of(&root.item))
     }

@@ -10,6 +10,8 @@ use std::ops::Range;
 
 /// Seeds of the short form.
 const SEEDS: u64 = 40;
+/// From here on, more hosts meet than there are seeds: threads change the count by a few from run to run.
+const FIRST: u64 = 1000;
 
 fn campaign(seeds: Range<u64>) -> Campaign {
     Campaign { seeds, until: None, manner: Manner::default(), threads: 2 }
@@ -18,24 +20,21 @@ fn campaign(seeds: Range<u64>) -> Campaign {
 /// `BUTTERFS_SIMULATED_VOLUMES` seeds in long runs.
 #[test]
 fn hosts_take_a_volume_over_and_no_state_mixes_them() {
-    let rounds: Option<u64> = std::env::var("BUTTERFS_SIMULATED_VOLUMES").ok().map(|rounds| rounds.parse().unwrap());
-    let seeds = rounds.unwrap_or(SEEDS);
+    let seeds = std::env::var("BUTTERFS_SIMULATED_VOLUMES").map_or(SEEDS, |seeds| seeds.parse().unwrap());
     let _watchdog = Watchdog::new("hosts_take_a_volume_over_and_no_state_mixes_them", 120 + 30 * seeds);
-    // Long runs begin elsewhere.
-    let first = if rounds.is_some() { 1000 } else { 1 };
     let progress = |totals: &Totals| {
         if totals.runs.is_multiple_of(200) {
             println!("{} runs, {} crash states", totals.runs, totals.states);
         }
     };
-    let totals = campaign(first..first + seeds).run(Plan::with_objects, progress);
+    let totals = campaign(FIRST..FIRST + seeds).run(Plan::with_objects, progress);
     let Totals { runs, states, log_states, struck, .. } = totals;
     println!("{runs} runs, {states} crash states, {log_states} with a log, {struck:?}");
     if let Some(failure) = &totals.failure {
         panic!("{failure:?}\nthe disk: {:?}", failure.export(&scratch::root()));
     }
     assert!(states as u64 >= 20 * seeds && log_states as u64 >= seeds / 2, "{states} states, {log_states} with a log");
-    assert!(4 * struck.takeovers as u64 >= 3 * seeds && struck.fenced as u64 >= seeds / 5, "{struck:?}");
+    assert!(struck.takeovers as u64 >= seeds && struck.fenced as u64 >= seeds / 5, "{struck:?}");
     assert!(struck.tables as u64 >= 2 * seeds && struck.looks as u64 >= seeds, "{struck:?}");
     assert!(struck.segments_deleted as u64 >= 3 * seeds, "{struck:?}");
 }

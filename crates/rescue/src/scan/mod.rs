@@ -124,7 +124,7 @@ fn scan_device(
         scope.spawn(move || {
             let mut at = start;
             while at < len {
-                // What a ddrescue map calls bad is bad, although the copy has a hole there.
+                // A range that a ddrescue map marks as bad stays bad, even if the copy has a hole there.
                 if known.is_none() {
                     at = behind_hole(device, at);
                 }
