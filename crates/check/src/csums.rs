@@ -93,10 +93,8 @@ fn check_piece(session: &Session<'_>, at: u64, length: usize, digests: &[u8]) {
             session.report(bad(at, error.to_string()));
             continue;
         }
-        for (index, (data, digest)) in bytes.chunks(sector).zip(digests.chunks_exact(kind.len())).enumerate() {
-            if !kind.matches(data, digest) {
-                session.report(bad(at + (index * sector) as u64, format!("checksum mismatch ({})", kind.name())));
-            }
+        for index in kind.differing(&bytes, sector, digests) {
+            session.report(bad(at + (index * sector) as u64, format!("checksum mismatch ({})", kind.name())));
         }
     }
 }

@@ -115,7 +115,7 @@ impl Pool {
 
     /// The checksums of the sectors of `stored`.
     pub fn checksum(&self, stored: &[u8]) -> Vec<u8> {
-        checksum(self.shared.encoding.checksum, stored)
+        self.shared.encoding.checksum.digests(stored, SECTOR)
     }
 
     /// Adds a piece; returns results that are ready meanwhile, in the order of their pieces.
@@ -216,7 +216,7 @@ fn pack(encoder: &mut Encoder, encoding: &Encoding, piece: Piece) -> Packed {
         (packed.stored, packed.compression) = (stream, method.algorithm.raw());
     }
     packed.stored.resize(packed.stored.len().next_multiple_of(SECTOR), 0);
-    packed.checksums = checksums.then(|| checksum(encoding.checksum, &packed.stored));
+    packed.checksums = checksums.then(|| encoding.checksum.digests(&packed.stored, SECTOR));
     packed
 }
 
@@ -234,13 +234,6 @@ fn try_inline(encoder: &mut Encoder, encoding: &Encoding, method: Option<Method>
         packed.is_inline = len <= encoding.max_inline;
     }
     packed.is_inline
-}
-
-fn checksum(kind: ChecksumKind, stored: &[u8]) -> Vec<u8> {
-    if kind == ChecksumKind::Crc32c {
-        return stored.chunks(SECTOR).flat_map(|sector| crc32c::crc32c(sector).to_le_bytes()).collect();
-    }
-    stored.chunks(SECTOR).flat_map(|sector| kind.digest(sector).into_iter().take(kind.len())).collect()
 }
 
 #[cfg(test)]

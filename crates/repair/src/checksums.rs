@@ -240,8 +240,7 @@ fn compute(forest: &mut Forest, range: Range<u64>) -> Result<()> {
         let chunk = map.get(Logical(at)).ok_or_else(|| Trouble::new(format!("data at {at} lies in no chunk")))?;
         let end = range.end.min(at + PIECE).min(chunk.end().get());
         let data = agreed(forest, at, (end - at) as usize)?;
-        let digests: Vec<u8> = data.chunks(sector).flat_map(|data| kind.digest(data)[..kind.len()].to_vec()).collect();
-        insert(forest, at, &digests)?;
+        insert(forest, at, &kind.digests(&data, sector))?;
         at = end;
     }
     Ok(())

@@ -15,9 +15,19 @@ pub struct Scratch {
 impl Scratch {
     /// A new empty folder with `name` in its name.
     pub fn new(name: &str) -> Scratch {
+        Scratch::below(&root(), name)
+    }
+
+    /// The same in memory, where the machine has a place for that.
+    pub fn in_memory(name: &str) -> Scratch {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() { Scratch::below(memory, &format!("butterfs-{name}")) } else { Scratch::new(name) }
+    }
+
+    fn below(folder: &Path, name: &str) -> Scratch {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = root().join(format!("{name}-{}-{number}", std::process::id()));
+        let path = folder.join(format!("{name}-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("cannot create {}: {error}", path.display()));
         Scratch { path }
     }

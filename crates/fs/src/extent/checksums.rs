@@ -54,12 +54,7 @@ impl Layout {
 
     /// Digests of `data`, one for each sector, one behind the other.
     pub fn digests(&self, data: &[u8]) -> Vec<u8> {
-        let len = self.kind.len();
-        let mut digests = Vec::with_capacity(data.len() / self.sectorsize as usize * len);
-        for sector in data.chunks(self.sectorsize as usize) {
-            digests.extend_from_slice(&self.kind.digest(sector)[..len]);
-        }
-        digests
+        self.kind.digests(data, self.sectorsize as usize)
     }
 
     /// The range of addresses that an item covers.
@@ -105,6 +100,29 @@ impl Checksums {
     /// Whether no sector has a digest.
     pub fn none_present(&self) -> bool {
         !self.present.contains(&true)
+    }
+
+    /// The sectors of `data`, the bytes of the range, by index and ascending, that have another digest than their own.
+    pub fn differing(&self, data: &[u8]) -> Vec<usize> {
+        let sector = self.layout.sectorsize as usize;
+        let of_run = |(first, digests): (usize, &[u8])| {
+            let differing = self.layout.kind.differing(&data[first * sector..], sector, digests);
+            differing.into_iter().map(move |index| first + index)
+        };
+        self.runs().flat_map(of_run).collect()
+    }
+
+    /// The first sector of `data`, by its index there, that has no digest or another one than its own. Sector 0 of
+    /// `data` is sector `first` of the range.
+    pub fn first_differing(&self, data: &[u8], first: usize) -> Option<usize> {
+        let (len, sector) = (self.layout.kind.len(), self.layout.sectorsize as usize);
+        let sectors = data.len().div_ceil(sector);
+        let end = (first + sectors).min(self.len()).max(first);
+        let present = self.present.get(first..end).unwrap_or_default().iter().take_while(|present| **present).count();
+        let (data, digests) =
+            (&data[..data.len().min(present * sector)], &self.digests[first * len..][..present * len]);
+        let differing = self.layout.kind.differing(data, sector, digests).first().copied();
+        differing.or((present < sectors).then_some(present))
     }
 
     /// The digests of the sectors that have one, as pieces without gaps: index of the first, and the bytes.

@@ -324,19 +324,13 @@ impl Files {
 
     /// Whether `data`, whose first sector is number `first` of `sums`, has the right checksums.
     fn agrees(&self, at: Logical, data: &[u8], sums: &Checksums, first: usize) -> Result<(), String> {
-        let kind = self.engine.checksum_kind();
-        let sector = self.sector() as usize;
-        if self.engine.has_canary(Canary::ChecksumIgnored) {
-            return Ok(());
-        }
-        for (index, bytes) in data.chunks(sector).enumerate() {
-            let stored = sums.get(first + index).unwrap_or(&[]);
-            if stored.is_empty() || !kind.matches(bytes, stored) {
-                let at = at.plus((index * sector) as u64);
-                return Err(format!("the data at {at} does not match its {}", kind.name()));
+        match sums.first_differing(data, first) {
+            Some(index) if !self.engine.has_canary(Canary::ChecksumIgnored) => {
+                let at = at.plus(index as u64 * self.sector());
+                Err(format!("the data at {at} does not match its {}", self.engine.checksum_kind().name()))
             }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -20,6 +20,8 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(200);
 /// Files that a message names.
 const NAMED_IN_MESSAGE: usize = 3;
+/// Workers for each processor: while some wait for a device, others verify.
+const WORKERS_FOR_PROCESSOR: usize = 2;
 /// Workers on one device at most.
 const MOST_WORKERS: usize = 8;
 
@@ -37,7 +39,8 @@ impl Filesystem {
     pub fn start_scrub(&self, settings: Settings, earlier: Vec<Resumed>) -> Result<Arc<Scrub>> {
         let _operation = self.begin();
         let scrub = self.enter_scrub(settings, earlier)?;
-        let workers = self.0.engine.env().threads().div_ceil(scrub.lanes().max(1)).clamp(2, MOST_WORKERS);
+        let workers = (WORKERS_FOR_PROCESSOR * self.0.engine.env().threads()).div_ceil(scrub.lanes().max(1));
+        let workers = workers.clamp(2, MOST_WORKERS);
         let mut threads = self.0.scrubs.threads.lock();
         threads.retain(|thread| !thread.is_finished());
         // One counts from the start, so that the end is not taken for reached before all have begun.
@@ -307,7 +310,7 @@ fn name(weak: &Weak<super::Inner>, scrub: &Scrub) {
             return;
         }
         drop(filesystem);
-        scrub.wait_for_news(LOOK);
+        scrub.wait_for_workers(LOOK);
     }
 }
 

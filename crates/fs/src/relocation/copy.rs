@@ -102,12 +102,11 @@ fn read_verified(core: &Core, at: Logical, out: &mut [u8], sums: &Checksums, fir
 }
 
 fn agrees(core: &Core, at: Logical, data: &[u8], sums: &Checksums, first: usize) -> Result<(), String> {
-    let (kind, sector) = (core.checksum_kind(), core.sectorsize() as usize);
-    for (index, bytes) in data.chunks(sector).enumerate() {
-        if sums.get(first + index).is_none_or(|stored| !kind.matches(bytes, stored)) {
-            let at = at.plus((index * sector) as u64);
-            return Err(format!("the data at {at} does not match its {}", kind.name()));
+    match sums.first_differing(data, first) {
+        Some(index) => {
+            let at = at.plus(index as u64 * u64::from(core.sectorsize()));
+            Err(format!("the data at {at} does not match its {}", core.checksum_kind().name()))
         }
+        None => Ok(()),
     }
-    Ok(())
 }

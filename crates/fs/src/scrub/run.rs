@@ -13,7 +13,7 @@ use butterfs_ondisk::DeviceId;
 use butterfs_sync::{Condvar, Mutex, order};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Descriptions of damage that are kept; what is beyond is only counted.
@@ -75,8 +75,6 @@ pub struct Scrub {
     /// Lanes that ended in an earlier run.
     ended: Vec<LaneProgress>,
     cancelled: AtomicBool,
-    /// Workers that have not ended.
-    workers: AtomicUsize,
     /// Bytes that this run has read.
     bytes_read: AtomicU64,
     has_bad_superblocks: AtomicBool,
@@ -88,6 +86,8 @@ pub struct Scrub {
 
 #[derive(Default)]
 struct Found {
+    /// Workers that have not ended.
+    workers: usize,
     waiting: VecDeque<Damage>,
     named: Vec<Arc<Finding>>,
     taken: usize,
@@ -114,8 +114,8 @@ impl Scrub {
                 None => {}
             }
         }
-        let (cancelled, workers, bytes_read, has_bad_superblocks, deferred, found, news) = Default::default();
-        Scrub { settings, lanes, ended, cancelled, workers, bytes_read, has_bad_superblocks, deferred, found, news }
+        let (cancelled, bytes_read, has_bad_superblocks, deferred, found, news) = Default::default();
+        Scrub { settings, lanes, ended, cancelled, bytes_read, has_bad_superblocks, deferred, found, news }
     }
 
     /// Devices that are scrubbed.
@@ -283,18 +283,18 @@ impl Scrub {
 
     /// A worker begins.
     pub(crate) fn worker_begins(&self) {
-        self.workers.fetch_add(1, Ordering::AcqRel);
+        self.found.lock().workers += 1;
     }
 
     /// A worker ends.
     pub(crate) fn worker_ends(&self) {
-        self.workers.fetch_sub(1, Ordering::AcqRel);
+        self.found.lock().workers -= 1;
         self.news.notify_all();
     }
 
     /// Whether workers are at work.
     pub(crate) fn has_workers(&self) -> bool {
-        self.workers.load(Ordering::Acquire) > 0
+        self.found.lock().workers > 0
     }
 
     /// Whether commits have superblock copies to put right.
@@ -311,6 +311,14 @@ impl Scrub {
     /// Whether nothing more comes.
     pub fn is_over(&self) -> bool {
         self.found.lock().is_over
+    }
+
+    /// Waits until there is something to name or no worker is left, at most so long.
+    pub(crate) fn wait_for_workers(&self, most: Duration) {
+        let mut found = self.found.lock();
+        if found.waiting.is_empty() && found.workers > 0 {
+            self.news.wait_for(&mut found, most);
+        }
     }
 
     /// Waits until something happens, at most so long.

@@ -135,19 +135,20 @@ impl Order<'_> {
         unreadable: &BTreeSet<Physical>,
         result: &mut WindowResult,
     ) -> Vec<Bad> {
-        let (sector, kind) = (self.core.sectorsize() as usize, self.core.checksum_kind());
+        let sector = self.core.sectorsize() as usize;
+        let differing = part.sums.as_ref().map(|sums| sums.differing(bytes)).unwrap_or_default();
         let mut bad: Vec<Bad> = Vec::new();
-        for (index, found) in bytes.chunks(sector).enumerate() {
+        for index in 0..bytes.len() / sector {
             let into = (index * sector) as u64;
-            let stored = part.sums.as_ref().and_then(|sums| sums.get(index));
-            let cause = match stored {
+            let has_sum = part.sums.as_ref().is_some_and(|sums| sums.get(index).is_some());
+            let cause = match has_sum {
                 _ if unreadable.contains(&part.run.physical.plus(into)) => Cause::Unreadable,
-                Some(stored) if !kind.matches(found, stored) => Cause::Checksum,
-                Some(_) => continue,
-                None if part.sums_lost.is_some() => {
+                true if differing.binary_search(&index).is_ok() => Cause::Checksum,
+                true => continue,
+                false if part.sums_lost.is_some() => {
                     Cause::Header(format!("its checksum is lost: {}", part.sums_lost.as_deref().unwrap_or_default()))
                 }
-                None => {
+                false => {
                     result.counters.no_csum += 1;
                     continue;
                 }

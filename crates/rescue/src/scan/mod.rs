@@ -1,6 +1,6 @@
 //! Reads devices once, from the beginning to the end, and writes down every tree block that is there.
 //!
-//! Invariants: (1) memory is bounded: two pieces of the device, and as many blocks as [`Limit`] allows; (2) what was
+//! Invariants: (1) memory is bounded: four pieces of the device, and as many blocks as [`Limit`] allows; (2) what was
 //! written down survives a kill at any moment, and the next run goes on behind it; (3) known-bad ranges are not
 //! touched, and each range is read at most once more in smaller pieces when reading it fails; (4) holes of image files
 //! are not read.
@@ -18,15 +18,19 @@ use crate::wreck::Identity;
 use crate::{Error, Result};
 use butterfs_device::{AlignedBuffer, BlockDevice};
 use finder::Finder;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 
 /// Bytes that are read at once.
-const PIECE: u64 = 4 << 20;
+const PIECE: u64 = (4 << 20) - OVERLAP;
 /// Pieces in memory.
-const BUFFERS: usize = 2;
+const BUFFERS: usize = 4;
+/// Threads that read: one alone leaves a fast device idle between two pieces.
+const READERS: usize = 2;
 /// The largest tree block: so much of the next piece is looked at with each.
 const OVERLAP: u64 = 64 << 10;
 /// Bytes that are read at once where a piece cannot be read.
@@ -95,12 +99,45 @@ fn identities(devices: &[Arc<dyn BlockDevice>]) -> Vec<Identity> {
     found
 }
 
-/// A piece of a device on its way from the thread that reads.
+/// A piece of a device on its way from a thread that reads.
 struct Piece {
+    /// Counted in the order of the device.
+    number: u64,
     at: u64,
     buffer: AlignedBuffer,
     filled: usize,
     bad: Vec<Range<u64>>,
+}
+
+/// Takes the parts of a device one after the other.
+struct Next<'a> {
+    device: &'a dyn BlockDevice,
+    /// A range that a ddrescue map marks as bad stays bad, even if the copy has a hole there.
+    skips_holes: bool,
+    /// Buffers that come back.
+    empty: Receiver<AlignedBuffer>,
+    number: u64,
+    at: u64,
+}
+
+impl Next<'_> {
+    /// The next piece, still to be read; none behind the end, or when nobody wants one any more.
+    fn take(&mut self) -> Option<Piece> {
+        let len = self.device.len();
+        if self.at < len && self.skips_holes {
+            self.at = behind_hole(self.device, self.at);
+        }
+        if self.at >= len {
+            return None;
+        }
+        // Whoever has a number has a buffer, so the first missing piece always comes.
+        let buffer = self.empty.recv().ok()?;
+        let filled = (len - self.at).min(PIECE + OVERLAP) as usize;
+        let piece = Piece { number: self.number, at: self.at, buffer, filled, bad: Vec::new() };
+        self.number += 1;
+        self.at += PIECE;
+        Some(piece)
+    }
 }
 
 fn scan_device(
@@ -120,33 +157,40 @@ fn scan_device(
     for _ in 0..BUFFERS {
         let _ = back.send(AlignedBuffer::new((PIECE + OVERLAP) as usize));
     }
+    let next = Mutex::new(Next { device, skips_holes: known.is_none(), empty, number: 0, at: start });
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut at = start;
-            while at < len {
-                // A range that a ddrescue map marks as bad stays bad, even if the copy has a hole there.
-                if known.is_none() {
-                    at = behind_hole(device, at);
+        for _ in 0..READERS {
+            let (next, sender) = (&next, sender.clone());
+            scope.spawn(move || {
+                loop {
+                    let Some(mut piece) = next.lock().take() else { return };
+                    piece.bad = read_piece(device, known, piece.at, &mut piece.buffer[..piece.filled]);
+                    if sender.send(piece).is_err() {
+                        return;
+                    }
                 }
-                let Ok(mut buffer) = empty.recv() else { return };
-                let filled = (len - at).min(PIECE + OVERLAP) as usize;
-                let bad = read_piece(device, known, at, &mut buffer[..filled]);
-                if sender.send(Piece { at, buffer, filled, bad }).is_err() {
-                    return;
-                }
-                at += PIECE;
-            }
-        });
-        // The channels end with this function, and with them the thread, whatever the outcome.
+            });
+        }
+        // The channels end with this function, and with them the threads, whatever the outcome.
         let back = back;
-        for Piece { at, buffer, filled, bad } in receiver {
+        drop(sender);
+        let (mut early, mut wanted) = (BTreeMap::new(), 0);
+        let in_order = receiver.into_iter().flat_map(|piece: Piece| {
+            early.insert(piece.number, piece);
+            while early.contains_key(&wanted) {
+                wanted += 1;
+            }
+            let later = early.split_off(&wanted);
+            std::mem::replace(&mut early, later).into_values()
+        });
+        for Piece { at, buffer, filled, bad, .. } in in_order {
             let own = PIECE.min(len - at);
             let bad: Vec<Range<u64>> = bad.into_iter().filter(|range| range.start < at + own).collect();
             let found = finder.look(&buffer[..filled], own as usize, at, number as u16);
             map.add(number, at + own, &found, &bad, finder.identities());
             file.append(number, at + own, &found, &bad, finder.identities())?;
             tell(Progress { device: number, done: at + own, len, found: map.len() });
-            // The reader may be done.
+            // The readers may be done.
             let _ = back.send(buffer);
         }
         Ok(())
