@@ -117,10 +117,9 @@ impl Checksums {
     pub fn first_differing(&self, data: &[u8], first: usize) -> Option<usize> {
         let (len, sector) = (self.layout.kind.len(), self.layout.sectorsize as usize);
         let sectors = data.len().div_ceil(sector);
-        let end = (first + sectors).min(self.len()).max(first);
-        let present = self.present.get(first..end).unwrap_or_default().iter().take_while(|present| **present).count();
-        let (data, digests) =
-            (&data[..data.len().min(present * sector)], &self.digests[first * len..][..present * len]);
+        let own = self.present.get(first..).unwrap_or_default().iter().take(sectors);
+        let present = own.take_while(|present| **present).count();
+        let digests = &self.digests.get(first * len..).unwrap_or_default()[..present * len];
         let differing = self.layout.kind.differing(data, sector, digests).first().copied();
         differing.or((present < sectors).then_some(present))
     }
