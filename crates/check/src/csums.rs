@@ -98,3 +98,12 @@ fn check_piece(session: &Session<'_>, at: u64, length: usize, digests: &[u8]) {
         }
     }
 }
+
+/// The sector at `at` from a copy that fits its checksum, if there is one.
+pub(crate) fn verified_sector(session: &Session<'_>, at: Logical, digest: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; session.identity.sectorsize as usize];
+    let is_good = (0..session.volume.copies(at)).any(|copy| {
+        session.volume.read_copy(at, copy, &mut bytes).is_ok() && session.identity.checksum.matches(&bytes, digest)
+    });
+    is_good.then_some(bytes)
+}

@@ -252,6 +252,12 @@ findings! {
     /// A deleted tree that nobody will clean.
     RootDeadWithoutOrphan { tree: Tree } "root-dead-without-orphan", Error, true,
         "the deleted subvolume {tree} has no orphan item, so nothing cleans it away";
+    /// A deleted tree whose name stayed: deleting takes it away in the same commit, and a mount would drop the tree.
+    RootDeadNamed { tree: Tree } "root-dead-with-name", Error, true,
+        "subvolume {tree} is marked as deleted, and still has its name; the next mount would drop what it has";
+    /// An orphan item of a tree that is alive or gone. The next mount removes it.
+    RootOrphanStale { tree: Tree } "root-orphan-stale", Warning, true,
+        "there is an orphan item of tree {tree}, which is no deleted subvolume; the next mount removes it";
     /// Items of no inode.
     InodeMissing { tree: Tree, inode: Ino } "inode-missing", Error, false,
         "tree {tree}: inode {inode} has items, but no inode item";
@@ -264,6 +270,9 @@ findings! {
     /// Orphans that a snapshot took over from its source and should have lost.
     SnapshotOrphans { tree: Tree, count: u64 } "snapshot-orphans", Warning, true,
         "the read-only subvolume {tree} keeps {count} inodes without a name; its next use deletes them";
+    /// An orphan item of an inode that has names or is gone, as a cut off change of fs-verity leaves it.
+    OrphanStale { tree: Tree, inode: Ino } "orphan-stale", Warning, true,
+        "tree {tree}: there is an orphan item of inode {inode}, which is no deleted inode; the next use removes it";
     /// A wrong directory size.
     DirectorySize { tree: Tree, inode: Ino, stored: u64, found: u64 } "directory-size", Error, true,
         "tree {tree}: directory {inode} has size {stored}, its names need {found}";
@@ -293,6 +302,10 @@ findings! {
     /// A file extent that shows more than it has.
     FileExtentBounds { tree: Tree, inode: Ino, offset: u64 } "file-extent-bounds", Error, false,
         "tree {tree}: the extent at {offset} of inode {inode} shows more bytes than the extent has";
+    /// A file extent that cannot be packed as it is marked: nobody could read it.
+    FilePacking { tree: Tree, inode: Ino, offset: u64, marked: String, rule: String }
+        "file-extent-packing", Error, false,
+        "tree {tree}: the extent at {offset} of inode {inode} is marked as {marked}, but {rule}";
     /// A gap where holes have items.
     FileGap { tree: Tree, inode: Ino, offset: u64 } "file-extent-gap", Error, true,
         "tree {tree}: inode {inode} has neither extent nor hole at {offset}";

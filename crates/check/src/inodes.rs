@@ -8,17 +8,17 @@
 use crate::csums::Checksums;
 use crate::finding::{Finding, Tree};
 use crate::names::{self, NameItem, NameSums};
+use crate::packing::{self, Suspect};
 use crate::roots::Name;
 use crate::session::Session;
 use butterfs_ondisk::features::incompat;
 use butterfs_ondisk::items::{FileExtent, FileExtentHead, InodeItem, compression, file_extent_type, inode_flags};
 use butterfs_ondisk::key::objectid;
-use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
+use butterfs_ondisk::packing::{LARGEST, Packing};
+use butterfs_ondisk::{Ino, Key, KeyType, Logical, TreeId};
 use butterfs_tree::Node;
 use zerocopy::FromBytes;
 
-/// The most bytes that a compressed extent has, packed or not.
-const COMPRESSED_MAX: u64 = 128 << 10;
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
@@ -54,6 +54,8 @@ struct Inode {
     /// The first extents without checksums, and with some.
     unsummed_at: Option<u64>,
     summed_at: Option<u64>,
+    /// The first packed extent, and its mark.
+    packed_at: Option<(u64, u8)>,
 }
 
 /// The inodes of a range of leaves.
@@ -169,6 +171,7 @@ impl Inode {
         self.gap = self.gap.or(next.gap);
         self.unsummed_at = self.unsummed_at.or(next.unsummed_at);
         self.summed_at = self.summed_at.or(next.summed_at);
+        self.packed_at = self.packed_at.or(next.packed_at);
     }
 
     /// Adds a range of the file; false when it overlaps the ones before.
@@ -271,7 +274,9 @@ impl LeafPass<'_, '_> {
         let Some(inode) = self.current.as_mut() else { return };
         let Ok((head, _)) = FileExtentHead::read_from_prefix(data) else { return };
         let (number, offset) = (Ino(key.objectid), key.offset);
-        let mut bad_bounds = false;
+        let (mut bad_bounds, mut doubtful) = (false, None);
+        let packed = head.compression != compression::NONE && head.kind != file_extent_type::PREALLOC;
+        inode.packed_at = inode.packed_at.or(packed.then_some((offset, head.compression)));
         let length = if head.kind == file_extent_type::INLINE {
             inode.bytes = inode.bytes.wrapping_add(head.ram_bytes.get());
             head.ram_bytes.get().checked_next_multiple_of(sector).unwrap_or(u64::MAX)
@@ -284,10 +289,11 @@ impl LeafPass<'_, '_> {
                 let ram = head.ram_bytes.get();
                 let limit = if plain { extent.body.disk_num_bytes.get().min(ram) } else { ram };
                 // Nothing larger is ever compressed in one piece, and no reader would unpack it.
-                let too_large = !plain && limit.max(extent.body.disk_num_bytes.get()) > COMPRESSED_MAX;
+                let too_large = !plain && limit.max(extent.body.disk_num_bytes.get()) > LARGEST;
                 bad_bounds = end > limit || too_large;
                 if !bad_bounds {
                     note_sums(inode, &extent, offset, self.checksums);
+                    doubtful = (head.kind == file_extent_type::REGULAR).then_some(extent);
                 }
             }
             extent.body.num_bytes.get()
@@ -300,8 +306,33 @@ impl LeafPass<'_, '_> {
         if !apart {
             self.report(|tree| Finding::FileOverlap { tree, inode: number, offset });
         }
+        match doubtful {
+            Some(extent) => self.look_at_data(number, offset, &extent),
+            None if head.kind == file_extent_type::INLINE => self.check_inline(number, offset, &head, data),
+            None => {}
+        }
         if bad_bounds {
             self.report(|tree| Finding::FileExtentBounds { tree, inode: number, offset });
+        }
+    }
+}
+
+impl LeafPass<'_, '_> {
+    /// Reads the data of an extent whose mark may be wrong, where data is checked.
+    fn look_at_data(&self, inode: Ino, offset: u64, extent: &FileExtent) {
+        let packing = packing::of_extent(extent, self.session.sectorsize());
+        if self.session.options.check_data && packing.is_doubtful() {
+            let at = Logical(extent.body.disk_bytenr.get());
+            packing::look(self.session, Suspect { tree: self.tree, inode, offset, at, packing });
+        }
+    }
+
+    /// An item that has its data shows how that is packed.
+    fn check_inline(&self, inode: Ino, offset: u64, head: &FileExtentHead, data: &[u8]) {
+        let data = &data[size_of::<FileExtentHead>()..];
+        let (mark, stored, unpacked) = (head.compression, data.len() as u64, head.ram_bytes.get());
+        if let Some(right) = (Packing { mark, stored, unpacked, unit: 1 }).right_mark(data) {
+            self.session.report(packing::finding(self.tree, inode, offset, mark, right));
         }
     }
 }
@@ -390,6 +421,11 @@ impl Whole<'_, '_> {
         let sums = item.flags & inode_flags::NODATASUM == 0;
         if let Some(offset) = inode.unsummed_at.filter(|_| sums) {
             self.session.report(Finding::ChecksumMissing { tree, inode: number, offset });
+        }
+        if let Some((offset, mark)) = inode.packed_at.filter(|_| !sums) {
+            let rule = "its inode is to have no checksums, which packed data always has".to_owned();
+            let marked = butterfs_ondisk::packing::name(mark).to_owned();
+            self.session.report(Finding::FilePacking { tree, inode: number, offset, marked, rule });
         }
         if let Some(offset) = inode.summed_at.filter(|_| !sums) {
             self.session.report(Finding::ChecksumOdd { tree, inode: number, offset });

@@ -44,6 +44,7 @@ mod ledger;
 mod logs;
 mod mix;
 mod names;
+mod packing;
 mod references;
 mod roots;
 mod session;
@@ -344,6 +345,7 @@ impl<'s, 'a> Checker<'s, 'a> {
                 part.value.finish(session, root.id);
                 root.check_orphans(session, part.value.orphans.len());
                 if part.complete {
+                    root.check_stale_orphans(session, &part.value);
                     self.check_names(roots, root, &part.value, &mut nameless);
                 }
             }
@@ -353,6 +355,7 @@ impl<'s, 'a> Checker<'s, 'a> {
         if let Some(root) = csum_root.filter(|_| session.options.check_data) {
             session.expect(checksums.covered.bytes_within(0..u64::MAX));
             csums::check_data(session, root.ptr(), scan);
+            packing::judge(session, root.ptr());
         }
         session.stage(Stage::RootReferences);
         nameless.sort();

@@ -1,6 +1,7 @@
 //! The root tree: which trees there are, what names the subvolumes, and what is to be deleted.
 
 use crate::finding::{Finding, Tree};
+use crate::inodes::Inodes;
 use crate::session::Session;
 use crate::walk::{DropPoint, items};
 use butterfs_ondisk::header::{ITEM_LEN, leaf_data_size};
@@ -43,6 +44,18 @@ impl Root {
         }
     }
 
+    /// Orphan items of inodes that are not deleted; `inodes` are all of this subvolume. Those of a read-only one are
+    /// counted above.
+    pub fn check_stale_orphans(&self, session: &Session<'_>, inodes: &Inodes) {
+        if self.is_dead() || self.item.flags.get() & RootItem::RDONLY != 0 {
+            return;
+        }
+        let deleted: BTreeSet<u64> = inodes.nameless.iter().copied().collect();
+        for inode in inodes.orphans.iter().filter(|inode| !deleted.contains(inode)) {
+            session.report(Finding::OrphanStale { tree: Tree(self.id), inode: Ino(*inode) });
+        }
+    }
+
     fn is_live_subvolume(&self) -> bool {
         self.id.is_subvolume() && !self.is_dead()
     }
@@ -65,6 +78,8 @@ pub(crate) struct Roots {
     pub names: BTreeMap<u64, BTreeSet<Name>>,
     backrefs: BTreeSet<(u64, Name)>,
     orphans: BTreeSet<u64>,
+    /// Inodes of the root tree itself: the version 1 space caches.
+    inodes: BTreeSet<u64>,
     pub complete: bool,
 }
 
@@ -108,6 +123,7 @@ pub(crate) fn read(session: &Session<'_>) -> Roots {
                 roots.backrefs.insert((key.offset, name));
             }
         }
+        KeyType::INODE_ITEM => drop(roots.inodes.insert(key.objectid)),
         KeyType::ORPHAN_ITEM if key.objectid == objectid::ORPHAN => {
             roots.orphans.insert(key.offset);
         }
@@ -152,6 +168,15 @@ pub(crate) fn check_references(session: &Session<'_>, roots: &Roots, nameless: &
             session.report(Finding::RootUnreferenced { tree: Tree(root.id) });
         } else if root.is_dead() && !roots.orphans.contains(&id) {
             session.report(Finding::RootDeadWithoutOrphan { tree: Tree(root.id) });
+        }
+        if root.is_dead() && named.contains(&id) {
+            session.report(Finding::RootDeadNamed { tree: Tree(root.id) });
+        }
+    }
+    for &id in &roots.orphans {
+        let is_deleted = roots.get(TreeId(id)).map_or(roots.inodes.contains(&id), Root::is_dead);
+        if !is_deleted {
+            session.report(Finding::RootOrphanStale { tree: Tree(TreeId(id)) });
         }
     }
 }

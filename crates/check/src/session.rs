@@ -6,6 +6,7 @@
 
 use crate::block_set::BlockSet;
 use crate::finding::{Finding, Severity, Tree};
+use crate::packing::Suspect;
 use crate::{Options, Progress, Stage};
 use butterfs_ondisk::Superblock;
 use butterfs_tree::{BlockIdentity, Node, NodePtr, check_block};
@@ -55,6 +56,8 @@ pub(crate) struct Session<'a> {
     verified: BlockSet,
     blocks: Mutex<Blocks>,
     sink: Mutex<Sink>,
+    /// At most [`MAX_FINDINGS`].
+    suspects: Mutex<Vec<Suspect>>,
     progress: &'a (dyn Fn(Progress) + Sync),
     stage: AtomicUsize,
     blocks_read: AtomicU64,
@@ -77,6 +80,7 @@ impl<'a> Session<'a> {
         let cache = Cache::new(usize::try_from(nodes).unwrap_or(usize::MAX).clamp(1, MOST_CACHED));
         let (blocks, sink) = (Mutex::new(Blocks { failed: HashSet::new(), cache }), Mutex::new(sink));
         let (stage, blocks_read, data_read, done, due) = Default::default();
+        let suspects = Mutex::default();
         let verified = BlockSet::new(identity.sectorsize.into());
         Session {
             volume,
@@ -86,6 +90,7 @@ impl<'a> Session<'a> {
             verified,
             blocks,
             sink,
+            suspects,
             progress,
             stage,
             blocks_read,
@@ -109,6 +114,18 @@ impl<'a> Session<'a> {
 
     pub fn note(&self, note: impl Into<String>) {
         self.sink.lock().notes.push(note.into());
+    }
+
+    /// Remembers an extent that may be packed otherwise than it is marked.
+    pub fn suspect(&self, suspect: Suspect) {
+        let mut suspects = self.suspects.lock();
+        if suspects.len() < MAX_FINDINGS {
+            suspects.push(suspect);
+        }
+    }
+
+    pub fn take_suspects(&self) -> Vec<Suspect> {
+        std::mem::take(&mut self.suspects.lock())
     }
 
     pub fn into_sink(self) -> Sink {

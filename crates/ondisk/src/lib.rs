@@ -17,6 +17,7 @@
 //! - [`admission`]: whether a filesystem may be read and written
 //! - [`profile`]: the block group profiles
 //! - [`chunk`]: chunk items and the system chunk array
+//! - [`packing`]: how packed data begins
 //! - [`tree_checker`]: every rule that a tree block must obey
 //! - [`dump`]: superblocks and tree blocks as text
 
@@ -43,6 +44,7 @@ pub mod features;
 pub mod header;
 pub mod items;
 pub mod key;
+pub mod packing;
 pub mod profile;
 pub mod superblock;
 pub mod tree_checker;

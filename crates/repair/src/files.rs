@@ -1,17 +1,17 @@
-//! The pass `files`: file extents that overlap, show more than there is, come from the future, or leave gaps.
+//! The pass `files`: file extents that overlap, show more than there is, come from the future, or leave gaps; their
+//! lengths (`lengths`) and marks (`packing`) come first.
 
 use crate::action::Pass;
 use crate::extent_items::Stored;
 use crate::forest::Forest;
-use crate::packing;
 use crate::trouble::Result;
+use crate::{lengths, packing};
 use butterfs_ondisk::features::incompat;
 use butterfs_ondisk::items::{FileExtent, FileExtentHead, InodeItem, compression, file_extent_type};
+use butterfs_ondisk::packing::LARGEST;
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// The most bytes that a compressed extent has, packed or not.
-const COMPRESSED_MAX: u64 = 128 << 10;
 const S_IFREG: u32 = 0o10;
 
 /// Makes the extents of a file legal; the inode's own item follows later.
@@ -20,11 +20,10 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()
     if !forest.of_kind(tree, inode, KeyType::DIR_INDEX)?.is_empty() {
         return Ok(());
     }
-    for (key, data) in forest.of_kind(tree, inode, KeyType::EXTENT_DATA)? {
-        check_generation(forest, tree, key, &data)?;
-    }
-    for (key, data) in forest.of_kind(tree, inode, KeyType::EXTENT_DATA)? {
-        check_bounds(forest, tree, key, &data)?;
+    for step in [lengths::settle, packing::settle, check_generation, check_bounds] {
+        for (key, data) in forest.of_kind(tree, inode, KeyType::EXTENT_DATA)? {
+            step(forest, tree, key, &data)?;
+        }
     }
     part(forest, tree, inode)?;
     fill_gaps(forest, tree, inode)
@@ -66,7 +65,7 @@ fn check_bounds(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) -> Res
     let (ram, disk) = (extent.head.ram_bytes.get(), extent.body.disk_num_bytes.get());
     let limit = if plain { disk.min(ram) } else { ram };
     let (offset, shown) = (extent.body.offset.get(), extent.body.num_bytes.get());
-    let too_large = !plain && limit.max(disk) > COMPRESSED_MAX;
+    let too_large = !plain && limit.max(disk) > LARGEST;
     if offset.saturating_add(shown) <= limit && !too_large {
         return Ok(());
     }
@@ -78,21 +77,6 @@ fn check_bounds(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) -> Res
         extent.head.ram_bytes = disk.into();
         forest.put(tree, key, extent.as_bytes())?;
         let what = format!("gives the extent at {start} of inode {inode} of tree {tree} the length that it has");
-        forest.did(Pass::Files, what);
-        return Ok(());
-    }
-    let is_packed_size = plain && disk < ram && ram <= COMPRESSED_MAX && offset.saturating_add(shown) <= ram;
-    let right = match is_recorded() {
-        // Packed data is shorter than what it unpacks to, and nothing of this size is packed.
-        true if too_large && ram == disk && offset.saturating_add(shown) <= ram => Some(compression::NONE),
-        true if is_packed_size => packing::of_data(forest, &extent)?,
-        _ => None,
-    };
-    if let Some(right) = right {
-        extent.head.compression = right;
-        forest.put(tree, key, extent.as_bytes())?;
-        let name = packing::name(right);
-        let what = format!("marks the extent at {start} of inode {inode} of tree {tree} as {name}, as its data is");
         forest.did(Pass::Files, what);
         return Ok(());
     }

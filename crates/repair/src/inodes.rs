@@ -66,6 +66,11 @@ pub(crate) fn believe_kind(forest: &mut Forest, tree: TreeId, inode: u64, kind: 
     Ok(())
 }
 
+/// Whether the data of an inode is to have checksums.
+pub(crate) fn has_checksums(forest: &Forest, (tree, inode): (TreeId, u64)) -> Result<bool> {
+    Ok(item_of(forest, tree, inode)?.is_some_and(|item| item.flags.get() & inode_flags::NODATASUM == 0))
+}
+
 /// Whether an inode is a directory.
 pub(crate) fn is_directory(forest: &Forest, tree: TreeId, inode: u64) -> Result<bool> {
     if forest.ptr(tree).is_err() {
@@ -351,25 +356,48 @@ pub(crate) fn adopt(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()>
     Ok(())
 }
 
-/// Orphan items in a read-only subvolume: those of inodes that have names go, the others with their inodes.
+/// Orphan items of a subvolume: those of inodes that are not deleted go. In a read-only one, in which nothing is open,
+/// the others go too, with their inodes.
 pub(crate) fn settle_orphans(forest: &mut Forest, tree: TreeId) -> Result<()> {
-    let is_read_only =
-        forest.trees.get(&tree).is_some_and(|root| root.item.flags.get() & RootItem::RDONLY != 0 && !root.is_dead());
-    if !is_read_only {
-        return Ok(());
-    }
+    let Some(root) = forest.trees.get(&tree).filter(|root| root.is_live_subvolume()) else { return Ok(()) };
+    let is_read_only = root.item.flags.get() & RootItem::RDONLY != 0;
     for (key, _) in forest.of_kind(tree, objectid::ORPHAN, KeyType::ORPHAN_ITEM)? {
-        let inode = key.offset;
-        if links_of(forest, tree, inode)?.is_empty() {
-            for (key, _) in forest.object(tree, inode)? {
-                forest.remove(tree, key)?;
-            }
-            let what =
-                format!("deletes inode {inode} of the read-only subvolume {tree}, which was deleted while it was open");
-            forest.did(Pass::Inodes, what);
+        let (inode, item) = (key.offset, item_of(forest, tree, key.offset)?);
+        let is_named = !links_of(forest, tree, inode)?.is_empty();
+        let is_deleted = !is_named && item.is_some_and(|item| item.nlink.get() == 0);
+        match (is_read_only, is_deleted) {
+            (false, true) => continue,
+            (true, _) if !is_named => delete_orphan(forest, tree, inode)?,
+            _ => drop_unfinished_verity(forest, tree, inode, item)?,
         }
         forest.remove(tree, key)?;
+        forest.did(Pass::Inodes, format!("removes the orphan item of inode {inode} of tree {tree}"));
     }
-    forest.did(Pass::Inodes, format!("removes the orphan items of the read-only subvolume {tree}"));
+    Ok(())
+}
+
+fn delete_orphan(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()> {
+    let items = forest.object(tree, inode)?;
+    if items.is_empty() {
+        return Ok(());
+    }
+    for (key, _) in items {
+        forest.remove(tree, key)?;
+    }
+    let what = format!("deletes inode {inode} of the read-only subvolume {tree}, which was deleted while it was open");
+    forest.did(Pass::Inodes, what);
+    Ok(())
+}
+
+/// Where enabling fs-verity was cut off, the orphan item stands for the items that were written already.
+fn drop_unfinished_verity(forest: &mut Forest, tree: TreeId, inode: u64, item: Option<InodeItem>) -> Result<()> {
+    if item.is_none_or(|item| item.flags.get() & inode_flags::VERITY != 0) {
+        return Ok(());
+    }
+    for kind in [KeyType::VERITY_DESC_ITEM, KeyType::VERITY_MERKLE_ITEM] {
+        for (key, _) in forest.of_kind(tree, inode, kind)? {
+            forest.remove(tree, key)?;
+        }
+    }
     Ok(())
 }

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod assembled;
 mod busy;
 mod checksums;
 mod chunks;
@@ -32,6 +33,7 @@ mod free_space;
 mod ino_cache;
 mod inodes;
 mod journal;
+mod lengths;
 mod lost_extents;
 mod lost_roots;
 mod names;
@@ -48,6 +50,7 @@ mod roots;
 mod round;
 mod rows;
 mod salvage;
+mod shared;
 mod space;
 mod start;
 mod store;

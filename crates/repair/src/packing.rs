@@ -1,75 +1,75 @@
-//! How the data of an extent is packed, told by the data itself.
+//! Marks of compression that are not those of the data.
 //!
-//! Invariant: only data that fits its checksum says anything. Packed data always has checksums.
+//! Invariant: only data that fits its checksum says anything; or there are no checksums, which packed data always has.
 
+use crate::action::Pass;
 use crate::checksums;
 use crate::forest::Forest;
+use crate::inodes;
 use crate::trouble::Result;
-use butterfs_ondisk::items::{FileExtent, compression};
+use butterfs_ondisk::items::{FileExtent, FileExtentHead, compression, file_extent_type};
+use butterfs_ondisk::packing::{self, LARGEST, Packing};
+use butterfs_ondisk::{Key, KeyType, TreeId};
+use zerocopy::{FromBytes, IntoBytes};
 
-/// The longest packed form of a sector of 4,096 bytes that LZO makes.
-const LZO_SEGMENT_MAX: u32 = 4096 + 4096 / 16 + 64 + 3;
-
-/// The compression of an extent's data, if it begins as one of them does.
-pub(crate) fn of_data(forest: &Forest, extent: &FileExtent) -> Result<Option<u8>> {
-    let (at, length) = (extent.body.disk_bytenr.get(), extent.body.disk_num_bytes.get());
-    let start = checksums::verified_sector(forest, at)?;
-    Ok(start.and_then(|start| of_start(&start, length, forest.store.sectorsize())))
-}
-
-/// The compression of `length` bytes on the device that begin with `start`.
-fn of_start(start: &[u8], length: u64, sector: u64) -> Option<u8> {
-    let (first, second) = (number(start, 0)?, number(start, 4)?);
-    let is_lzo = u64::from(first).next_multiple_of(sector) == length && (1..=LZO_SEGMENT_MAX).contains(&second);
-    let (method, flags) = (start[0], start[1]);
-    // The window has at most 32 KiB, there is no dictionary, and both bytes together are a multiple of 31.
-    let is_zlib = method & 15 == 8
-        && method >> 4 <= 7
-        && flags & 32 == 0
-        && (u16::from(method) << 8 | u16::from(flags)).is_multiple_of(31);
-    match first {
-        0xfd2f_b528 => Some(compression::ZSTD),
-        _ if is_lzo => Some(compression::LZO),
-        _ if is_zlib => Some(compression::ZLIB),
-        _ => None,
-    }
-}
-
-/// The compression in words.
-pub(crate) fn name(kind: u8) -> &'static str {
-    match kind {
-        compression::ZLIB => "packed by zlib",
-        compression::LZO => "packed by LZO",
-        compression::ZSTD => "packed by Zstandard",
-        _ => "not packed",
-    }
-}
-
-fn number(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn data_says_how_it_is_packed() {
-        let start = |head: &[u8]| [head, &[7; 16]].concat();
-        let cases: [(&[u8], Option<u8>); 8] = [
-            (&[0x28, 0xb5, 0x2f, 0xfd], Some(compression::ZSTD)),
-            (&[0x78, 0x5e], Some(compression::ZLIB)),
-            (&[0x78, 0x01], Some(compression::ZLIB)),
-            (&[0x78, 0x02], None),
-            (&[0xf0, 0x0f, 0, 0, 0x10, 0, 0, 0], Some(compression::LZO)),
-            // Too long for the extent, and a segment longer than any.
-            (&[0xf0, 0x1f, 0, 0, 0x10, 0, 0, 0], None),
-            (&[0xf0, 0x0f, 0, 0, 0x10, 0x20, 0, 0], None),
-            (b"plain text", None),
-        ];
-        for (head, packing) in cases {
-            assert_eq!(of_start(&start(head), 4096, 4096), packing, "{head:02x?}");
+/// Marks an extent as its data is packed, if the data says how.
+pub(crate) fn settle(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) -> Result<()> {
+    let Ok((head, rest)) = FileExtentHead::read_from_prefix(data) else { return Ok(()) };
+    let right = match head.kind {
+        file_extent_type::INLINE => {
+            of_inline(&head, rest).map(|mark| (mark, [with(head, mark).as_bytes(), rest].concat()))
         }
-        assert_eq!(of_start(&[0x78, 0x5e], 4096, 4096), None, "less than any packed data");
+        file_extent_type::REGULAR => of_extent(forest, (tree, key.objectid), data)?,
+        _ => None,
+    };
+    let Some((mark, data)) = right else { return Ok(()) };
+    forest.put(tree, key, &data)?;
+    let (start, inode, name) = (key.offset, key.objectid, packing::name(mark));
+    forest.did(Pass::Files, format!("marks the extent at {start} of inode {inode} of tree {tree} as {name}"));
+    Ok(())
+}
+
+fn with(head: FileExtentHead, mark: u8) -> FileExtentHead {
+    FileExtentHead { compression: mark, ..head }
+}
+
+fn of_inline(head: &FileExtentHead, data: &[u8]) -> Option<u8> {
+    let (mark, stored, unpacked) = (head.compression, data.len() as u64, head.ram_bytes.get());
+    let right = Packing { mark, stored, unpacked, unit: 1 }.right_mark(data)?;
+    // What is not packed is as long as the item.
+    (right != compression::NONE || stored == unpacked).then_some(right)
+}
+
+/// The right mark of an extent, and the item with it.
+fn of_extent(forest: &Forest, file: (TreeId, u64), data: &[u8]) -> Result<Option<(u8, Vec<u8>)>> {
+    let Ok(mut extent) = FileExtent::read_from_bytes(data) else { return Ok(None) };
+    let (at, stored) = (extent.body.disk_bytenr.get(), extent.body.disk_num_bytes.get());
+    let own = Key::new(at, KeyType::EXTENT_ITEM, stored);
+    if at == 0 || !forest.get(TreeId::EXTENT, own).is_ok_and(|item| item.is_some()) {
+        return Ok(None);
     }
+    let (mark, unpacked, unit) = (extent.head.compression, extent.head.ram_bytes.get(), forest.store.sectorsize());
+    let Some(right) = right_mark(forest, file, at, Packing { mark, stored, unpacked, unit })? else { return Ok(None) };
+    let length = if right == compression::NONE { stored } else { unpacked };
+    if extent.body.offset.get().saturating_add(extent.body.num_bytes.get()) > length {
+        return Ok(None);
+    }
+    (extent.head.compression, extent.head.ram_bytes) = (right, length.into());
+    Ok(Some((right, extent.as_bytes().to_vec())))
+}
+
+fn right_mark(forest: &Forest, file: (TreeId, u64), at: u64, packing: Packing) -> Result<Option<u8>> {
+    let is_marked = packing.mark != compression::NONE;
+    let is_as_long = packing.stored == packing.unpacked;
+    if is_marked && is_as_long && packing.stored > LARGEST {
+        return Ok(Some(compression::NONE));
+    }
+    if !packing.is_doubtful() {
+        return Ok(None);
+    }
+    if let Some(start) = checksums::verified_sector(forest, at)? {
+        return Ok(packing.right_mark(&start));
+    }
+    let never_has_some = checksums::covered(forest, at, packing.stored)? == 0 && !inodes::has_checksums(forest, file)?;
+    Ok((is_marked && is_as_long && never_has_some).then_some(compression::NONE))
 }

@@ -11,8 +11,8 @@ use crate::plan::Options;
 use crate::store::Store;
 use crate::trouble::{Result, Trouble};
 use crate::{
-    busy, checksums, chunks, commit, extents, files, ino_cache, inodes, lost_extents, lost_roots, prune, quotas, room,
-    roots, rows, subvolumes, uuids,
+    assembled, busy, checksums, chunks, commit, extents, files, ino_cache, inodes, lengths, lost_extents, lost_roots,
+    prune, quotas, room, roots, rows, shared, subvolumes, uuids,
 };
 use butterfs_check::Finding;
 use butterfs_device::BlockDevice;
@@ -48,9 +48,13 @@ pub(crate) fn run(
     }
     let newest = originals.iter().map(|sb| sb.generation.get()).fold(sb.generation.get(), u64::max);
     let mut store = Store::new(volume, &sb, Generation(newest + 1));
+    // The chunk tree says where all other blocks are.
+    let mut assembled = assembled::restore(&store, findings)?;
     let mut edits = chunks::read(&store, &sb);
+    assembled.extend(assembled::restore(&store, findings)?);
     store.identity.chunk_tree_uuid = chunk_tree_uuid(&store, &sb);
     let mut forest = Forest::open(store, sb, options.now);
+    forest.actions.extend(assembled);
     forest.read_roots();
     let knows_extents = busy::mark(&forest, originals);
     let mut wanted = Wanted::of(findings);
@@ -68,15 +72,24 @@ pub(crate) fn run(
     if wanted.system_chunks || !edits.is_empty() {
         chunks::write_system_array(&mut forest);
     }
-    subvolumes::place_all(&mut forest, &wanted.subvolumes)?;
-    for &tree in &wanted.dead {
+    // Which subvolumes are deleted says whose names are wanted.
+    for &tree in wanted.dead.iter().chain(&wanted.subvolumes) {
         subvolumes::settle_dead(&mut forest, tree)?;
     }
+    subvolumes::place_all(&mut forest, &wanted.subvolumes)?;
+    for &tree in &wanted.orphans {
+        subvolumes::remove_orphan(&mut forest, tree)?;
+    }
+    let findings = &shared::complete(&forest, findings)[..];
+    wanted.trees = Wanted::of(findings).trees;
     lost_extents::correct(&mut forest, findings)?;
     lost_extents::restore(&mut forest, findings, &pruned.without_extents)?;
     for (tree, inode) in pruned.without_item {
         forest.remove(tree, Key::new(inode, KeyType::INODE_ITEM, 0))?;
         wanted.trees.entry(tree).or_default().inodes.insert(inode);
+    }
+    for (tree, inode) in lengths::files(&forest, findings) {
+        wanted.trees.entry(tree).or_default().files.insert(inode);
     }
     trees(&mut forest, wanted.trees)?;
     sums(&mut forest, findings, options)?;
@@ -206,6 +219,8 @@ struct Wanted {
     damaged: BTreeSet<TreeId>,
     subvolumes: BTreeSet<TreeId>,
     dead: BTreeSet<TreeId>,
+    /// Trees that have an orphan item and are not deleted.
+    orphans: BTreeSet<TreeId>,
     trees: BTreeMap<TreeId, TreeDoubts>,
     uuids: bool,
     system_chunks: bool,
@@ -235,7 +250,8 @@ impl Wanted {
                 self.lost_roots = true;
                 self.subvolumes.insert(child.0);
             }
-            RootDeadWithoutOrphan { tree } => drop(self.dead.insert(tree.0)),
+            RootDeadWithoutOrphan { tree } | RootDeadNamed { tree } => drop(self.dead.insert(tree.0)),
+            RootOrphanStale { tree } => drop(self.orphans.insert(tree.0)),
             UuidMissing { .. } | UuidStale { .. } | UuidLags { .. } => self.uuids = true,
             _ => self.add_of_tree(finding),
         }
@@ -259,7 +275,7 @@ impl Wanted {
             | DirectoryNot { tree, inode }
             | InodeBytes { tree, inode, .. } => drop(trees.entry(tree.0).or_default().inodes.insert(inode.get())),
             InodeNameless { tree, inode } => drop(trees.entry(tree.0).or_default().nameless.insert(inode.get())),
-            SnapshotOrphans { tree, .. } => trees.entry(tree.0).or_default().orphans = true,
+            SnapshotOrphans { tree, .. } | OrphanStale { tree, .. } => trees.entry(tree.0).or_default().orphans = true,
             DirectoryEntries { tree, inode } => {
                 trees.entry(tree.0).or_default().names.directories.insert(inode.get());
             }
@@ -273,6 +289,7 @@ impl Wanted {
             FileOverlap { tree, inode, .. }
             | FileExtentGeneration { tree, inode, .. }
             | FileExtentBounds { tree, inode, .. }
+            | FilePacking { tree, inode, .. }
             | FileGap { tree, inode, .. } => drop(trees.entry(tree.0).or_default().files.insert(inode.get())),
             _ => {}
         }

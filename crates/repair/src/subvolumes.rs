@@ -7,7 +7,7 @@ use crate::forest::Forest;
 use crate::inodes;
 use crate::trouble::Result;
 use crate::walk;
-use butterfs_ondisk::items::{RootRef, dir_type};
+use butterfs_ondisk::items::{RootItem, RootRef, dir_type};
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use std::collections::BTreeSet;
@@ -182,26 +182,51 @@ fn remove_names(forest: &mut Forest, child: TreeId) -> Result<()> {
     Ok(())
 }
 
-/// A deleted subvolume that nothing would clean away: it is alive where a name leads to it, else it gets its orphan
-/// item.
+/// A deleted subvolume that has its name still, or that nothing would clean away. Deleting takes the names, marks the
+/// root item and adds the orphan item in one commit. So the subvolume is alive where a directory has it and nothing of
+/// it is dropped; else its names go, and it gets its orphan item.
 pub(crate) fn settle_dead(forest: &mut Forest, child: TreeId) -> Result<()> {
-    let Some(root) = forest.trees.get(&child).copied() else { return Ok(()) };
+    let Some(root) = forest.trees.get(&child).copied().filter(|root| root.is_dead()) else { return Ok(()) };
     let is_whole = Key::from(root.item.drop_progress).objectid == 0;
-    let places = stored_places(forest, child)?;
-    let mut named = false;
-    for place in &places {
-        named |= has_entry(forest, child, place)?;
+    let orphan = Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, child.get());
+    let mut entries = Vec::new();
+    for place in stored_places(forest, child)? {
+        if has_entry(forest, child, &place)? {
+            entries.push(place);
+        }
     }
-    if is_whole && named {
+    if is_whole && !entries.is_empty() {
         if let Some(root) = forest.trees.get_mut(&child) {
             root.item.refs = 1.into();
+            root.item.flags = (root.item.flags.get() & !RootItem::DEAD).into();
             root.changed = true;
         }
+        forest.remove(TreeId::ROOT, orphan)?;
         let what = format!("makes subvolume {} alive again, because a directory still has it", child.get());
         forest.did(Pass::Subvolumes, what);
         return Ok(());
     }
-    forest.put(TreeId::ROOT, Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, child.get()), &[])?;
-    forest.did(Pass::Subvolumes, format!("gives the deleted subvolume {} its orphan item", child.get()));
+    for Place { parent, directory, index, name } in entries {
+        entries::put_by_hash(forest, parent, directory, &name, None)?;
+        entries::put_by_index(forest, parent, directory, index, None)?;
+        inodes::write(forest, parent, directory)?;
+        let what = format!("removes the entry {} of the deleted subvolume {}", shown(&name), child.get());
+        forest.did(Pass::Subvolumes, what);
+    }
+    remove_names(forest, child)?;
+    if forest.put(TreeId::ROOT, orphan, &[])? {
+        forest.did(Pass::Subvolumes, format!("gives the deleted subvolume {} its orphan item", child.get()));
+    }
+    Ok(())
+}
+
+/// Removes the orphan item of a tree that is not deleted.
+pub(crate) fn remove_orphan(forest: &mut Forest, tree: TreeId) -> Result<()> {
+    let is_dead = forest.trees.get(&tree).is_some_and(|root| root.is_dead());
+    let key = Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, tree.get());
+    if !is_dead && forest.remove(TreeId::ROOT, key)? {
+        let what = format!("removes the orphan item of tree {}, which is not deleted", tree.get() as i64);
+        forest.did(Pass::Subvolumes, what);
+    }
     Ok(())
 }

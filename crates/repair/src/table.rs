@@ -49,9 +49,10 @@ repairs! {
     "superblock-bytes-used", Superblocks, Automatic, "set to the sum of the extents", "";
     "superblock-total-bytes", Superblocks, Automatic, "set to the sum of the device items", "";
     "tree-block", Blocks, Automatic,
-        "a tree that follows from others is made anew; of a lost node the children are found; of a leaf with wrong \
+        "put together from its copies, if each is damaged at another place; else a tree that follows from others is \
+        made anew; of a lost node the children are found; of a leaf with wrong \
         items the good ones are saved; a lost leaf is taken out",
-        "the items of a lost leaf: the plan names the range of items";
+        "the items of a lost leaf: the plan names the range of items, of which `restore --map` may find older versions";
     "tree-block-copy", Copies, Automatic, "overwritten by the good copy", "";
     "key-order-across-blocks", Blocks, Automatic,
         "items behind the range of their block go, and come back from their other witnesses",
@@ -96,7 +97,9 @@ repairs! {
     "reference-without-extent", Extents, Automatic, "made from the references of all trees", "";
     "extent-level", Extents, Automatic, "taken from the block", "";
     "extent-generation", Extents, Automatic, "taken from the block", "";
-    "extent-length", Extents, WhereCertain, "the length stays that most files take it for", "";
+    "extent-length", Extents, WhereCertain,
+        "neighbours, checksums and the length in memory say which one is right; else the one stays that most files \
+        take it for", "";
     "full-backref-missing", Extents, Automatic, "derived from who leads to the block", "";
     "free-space-info-missing", FreeSpace, Automatic, "made from the extents", "";
     "free-space-stray", FreeSpace, Automatic, "removed", "";
@@ -112,10 +115,14 @@ repairs! {
     "root-ref-without-entry", Subvolumes, Automatic, "the directory gets the entry", "";
     "root-dead-without-orphan", Subvolumes, Automatic,
         "alive again where a directory has it and nothing is dropped yet, else it gets its orphan item", "";
+    "root-dead-with-name", Subvolumes, Automatic,
+        "alive again where a directory has it and nothing is dropped yet, else its names go", "";
+    "root-orphan-stale", Subvolumes, Automatic, "removed", "";
     "inode-missing", Inodes, Automatic, "made from its names, entries and extents", "mode, owner, times, exact size";
     "inode-link-count", Inodes, Automatic, "set to the number of its names", "";
     "inode-without-name", Inodes, Automatic, "named in lost+found of its subvolume", "its name";
     "snapshot-orphans", Inodes, Automatic, "deleted, as the next use of the snapshot would", "";
+    "orphan-stale", Inodes, Automatic, "removed, with what an interrupted change of fs-verity has left", "";
     "directory-size", Inodes, Automatic, "set to the value that its names need", "";
     "directory-item-index", Names, Automatic,
         "two of both entries and the inode's reference decide",
@@ -133,8 +140,11 @@ repairs! {
         "the older version of the range";
     "file-extent-generation", Files, Automatic, "taken from the extent", "";
     "file-extent-bounds", Files, Automatic,
-        "its compression follows from its data, its offset from its length; else the range beyond becomes a hole",
+        "its length follows from the extent, its compression from its data, its offset from its length; else the \
+        range beyond becomes a hole",
         "the range that is named";
+    "file-extent-packing", Files, WhereCertain,
+        "marked as its data is packed, if the data fits its checksum; else restore the file from a backup", "";
     "file-extent-gap", Files, Automatic, "a hole", "the data of the range, if it was no hole";
     "inode-nbytes", Inodes, Automatic,
         "extents that the extent tree has for it come back, if they make up the difference; else set to the sum",

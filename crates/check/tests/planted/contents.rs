@@ -1,9 +1,9 @@
 //! Planted errors in inodes, names and file extents.
 
 use super::{Plant, SUBVOLUME, is_file, is_regular, kind};
-use butterfs_ondisk::items::{DirItem, FileExtent, InodeItem, RootItem, file_extent_type};
+use butterfs_ondisk::items::{DirItem, FileExtent, InodeItem, RootItem, file_extent_type, inode_flags};
 use butterfs_ondisk::{Key, KeyType, TreeId};
-use butterfs_testkit::editor::{Editor, Item};
+use butterfs_testkit::editor::{Editor, Item, ItemPosition};
 
 const ROOT_DIR: Key = Key::new(256, KeyType::INODE_ITEM, 0);
 
@@ -84,6 +84,16 @@ pub const PLANTS: &[Plant] = &[
         e.change(SUBVOLUME, is_regular, |extent: &mut FileExtent| {
             extent.body.offset = (extent.body.offset.get() + (1 << 20)).into();
         });
+    }),
+    // Nothing is packed without checksums.
+    ("file-extent-packing", |e| {
+        let is_unsummed = |inode: &InodeItem| inode.flags.get() & inode_flags::NODATASUM != 0;
+        let position = e.find(SUBVOLUME, |item| {
+            let extent = item.next().and_then(|reference| reference.next());
+            is_file(item) && item.head().is_some_and(is_unsummed) && extent.is_some_and(is_regular)
+        });
+        let position = ItemPosition { slot: position.slot + 2, ..position };
+        e.edit_item(position, |extent: &mut FileExtent| extent.head.compression = 1);
     }),
     ("file-extent-gap", |e| e.remove(SUBVOLUME, is_hole)),
     ("inode-nbytes", |e| {

@@ -142,6 +142,15 @@ pub const PLANTS: &[Plant] = &[
         let wanted = |item: Item<'_>| item.is(KeyType::ROOT_ITEM) && item.key().objectid == SUBVOLUME.get();
         e.change(TreeId::ROOT, wanted, |root: &mut RootItem| root.refs = 0.into());
     }),
+    ("root-dead-with-name", |e| {
+        let wanted = |item: Item<'_>| item.is(KeyType::ROOT_ITEM) && item.key().objectid == SUBVOLUME.get();
+        e.change(TreeId::ROOT, wanted, |root: &mut RootItem| root.refs = 0.into());
+        e.insert(TreeId::ROOT, Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, SUBVOLUME.get()), &[]);
+    }),
+    ("root-orphan-stale", |e| {
+        e.insert(TreeId::ROOT, Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, SUBVOLUME.get()), &[]);
+    }),
+    ("orphan-stale", |e| e.insert(SUBVOLUME, Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, 257), &[])),
     ("snapshot-orphans", |e| {
         let wanted = |item: Item<'_>| item.is(KeyType::ROOT_ITEM) && item.key().objectid == SUBVOLUME.get();
         e.change(TreeId::ROOT, wanted, |root: &mut RootItem| root.flags = RootItem::RDONLY.into());

@@ -98,7 +98,12 @@ for kind in zlib lzo zstd; do
     touch sv/$kind; btrfs property set sv/$kind compression $kind
     for i in $(seq 9000); do echo "line $i of the file that $kind packs"; done > sv/$kind
 done
-head -c 1M /dev/urandom > sv/plain
+head -c 1M /dev/urandom > sv/plain; head -c 64K /dev/urandom > sv/short
+for kind in zlib lzo zstd; do
+    touch sv/line-$kind; btrfs property set sv/line-$kind compression $kind
+    for i in $(seq 90); do echo "the same line"; done > sv/line-$kind
+done
+sync; for kind in zlib lzo zstd; do cp --reflink sv/$kind sv/cut-$kind; truncate -s 4096 sv/cut-$kind; done
 sync; btrfs subvolume snapshot sv snap > /dev/null; sync
 "#;
 
@@ -115,6 +120,21 @@ sync
 /// An image with such subvolumes, or `None` as above.
 pub fn stairs(test: &str) -> Option<Arc<MemoryDevice>> {
     made(test, STAIRS)
+}
+
+/// Makes a subvolume and more snapshots of it than a repair has rounds without progress.
+const SHARED: &str = r#"
+set -e
+btrfs subvolume create sv > /dev/null; mkdir sv/dir
+for i in $(seq 40); do head -c $((i % 3 * 8192 + 4096)) /dev/urandom > sv/dir/f$i; ln sv/dir/f$i sv/l$i; done
+touch sv/packed; btrfs property set sv/packed compression zstd
+for i in $(seq 9000); do echo "line $i of a file"; done > sv/packed; sync
+for s in $(seq 9); do btrfs subvolume snapshot sv snap$s > /dev/null; done; sync
+"#;
+
+/// An image with leaves that ten subvolumes share, or `None` as above.
+pub fn shared(test: &str) -> Option<Arc<MemoryDevice>> {
+    made(test, SHARED)
 }
 
 fn made(test: &str, script: &str) -> Option<Arc<MemoryDevice>> {

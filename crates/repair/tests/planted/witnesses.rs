@@ -2,9 +2,14 @@
 
 use crate::kernel::{judged, shown, write_image};
 use crate::{actions, devices, support, text};
+use butterfs_check::Report;
 use butterfs_device::MemoryDevice;
 use butterfs_ondisk::header::{HEADER_LEN, ITEM_LEN};
-use butterfs_ondisk::items::{DirItem, FileExtent, InodeItem, block_group_flags as bits, compression};
+use butterfs_ondisk::items::{
+    DirItem, FileExtent, FileExtentHead, InodeItem, RootItem, block_group_flags as bits, compression,
+};
+use butterfs_ondisk::items::{file_extent_type, inode_flags};
+use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Generation, Key, KeyType, TreeId};
 use butterfs_repair::{Options, Start, apply, plan};
 use butterfs_testkit::editor::{Editor, Item, ItemPosition};
@@ -40,6 +45,58 @@ fn shift(editor: &Editor, ItemPosition { leaf, slot }: ItemPosition, number: usi
     let mut bytes = editor.node(leaf).bytes().to_vec();
     bytes[HEADER_LEN + slot * ITEM_LEN + 17 + number] ^= 1;
     editor.stamp(leaf, bytes);
+}
+
+/// Adds an orphan item.
+fn orphan(editor: &Editor, tree: TreeId, number: u64) {
+    editor.insert(tree, Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, number), &[]);
+}
+
+/// Marks a subvolume as deleted, as its deletion does, which takes its names away too.
+fn delete(editor: &Editor, subvolume: TreeId, flags: u64) {
+    let wanted = |item: Item<'_>| item.is(KeyType::ROOT_ITEM) && item.key().objectid == subvolume.get();
+    editor.change(TreeId::ROOT, wanted, |root: &mut RootItem| {
+        (root.refs, root.flags) = (0.into(), (root.flags.get() | flags).into());
+    });
+}
+
+/// Gives a file's extent another length on the device, and perhaps in memory.
+fn relength(editor: &Editor, wanted: impl Fn(Item<'_>) -> bool, by: i64, also_unpacked: bool) {
+    editor.change(SUBVOLUME, wanted, |extent: &mut FileExtent| {
+        let length = extent.body.disk_num_bytes.get().wrapping_add_signed(by);
+        extent.body.disk_num_bytes = length.into();
+        if also_unpacked {
+            extent.head.ram_bytes = length.into();
+        }
+    });
+}
+
+/// An extent of this kind whose inode has this flag; its item lies before it in the same leaf.
+fn of_flag(editor: &Editor, kind: u8, flag: u64) -> impl Fn(Item<'_>) -> bool {
+    let mut flagged = Vec::new();
+    editor.each_leaf(SUBVOLUME, &mut |leaf| {
+        for (key, data) in leaf.items().filter(|(key, _)| key.kind == KeyType::INODE_ITEM) {
+            let item = <InodeItem as zerocopy::FromBytes>::ref_from_bytes(data).expect("an inode item");
+            flagged.extend((item.flags.get() & flag == flag).then_some(key.objectid));
+        }
+        false
+    });
+    move |item| {
+        let is_kind = |extent: &FileExtent| extent.head.kind == kind && extent.body.disk_bytenr.get() != 0;
+        item.is_inner(KeyType::EXTENT_DATA)
+            && flagged.contains(&item.key().objectid)
+            && item.head().is_some_and(is_kind)
+    }
+}
+
+/// Damages each copy of a leaf with files at another place.
+fn damage_copies(editor: &Editor, tree: TreeId, kind: KeyType) {
+    let leaf = editor.find(tree, |item| item.is_inner(kind)).leaf;
+    let places = editor.copies(leaf);
+    assert_eq!(places.len(), 2, "tree blocks have two copies");
+    for ((_, offset), inside) in places.into_iter().zip([700, 2900]) {
+        editor.devices[0].write_at(offset + inside, &[0x5a; 300]).expect("memory can be written");
+    }
 }
 
 /// A file with one extent that begins at its start, and nothing else.
@@ -163,6 +220,53 @@ const CASES: &[Case] = &[
         },
         Lost::Nothing,
     ),
+    ("both copies of a leaf with files", |e| damage_copies(e, SUBVOLUME, KeyType::INODE_ITEM), Lost::Nothing),
+    ("both copies of a leaf of the root tree", |e| damage_copies(e, TreeId::ROOT, KeyType::ROOT_ITEM), Lost::Nothing),
+    ("a length that is too small", |e| relength(e, plain_extent, -4096, false), Lost::Nothing),
+    ("a length that is too large", |e| relength(e, plain_extent, 4096, false), Lost::Nothing),
+    ("both lengths too small", |e| relength(e, plain_extent, -4096, true), Lost::Nothing),
+    ("both lengths too large", |e| relength(e, plain_extent, 4096, true), Lost::Nothing),
+    (
+        "the length of data without checksums",
+        |e| relength(e, of_flag(e, 1, inode_flags::NODATASUM), 4096, false),
+        Lost::Nothing,
+    ),
+    (
+        "the length of allocated space",
+        |e| relength(e, of_flag(e, file_extent_type::PREALLOC, 0), -4096, false),
+        Lost::Nothing,
+    ),
+    (
+        "a mark on data without checksums",
+        |e| {
+            let wanted = of_flag(e, 1, inode_flags::NODATASUM);
+            e.change(SUBVOLUME, wanted, |extent: &mut FileExtent| extent.head.compression = compression::LZO);
+        },
+        Lost::Nothing,
+    ),
+    ("an orphan item of a file that has names", |e| orphan(e, SUBVOLUME, 257), Lost::Nothing),
+    ("an orphan item of no inode", |e| orphan(e, SUBVOLUME, 1 << 30), Lost::Nothing),
+    ("an orphan item of a subvolume that is there", |e| orphan(e, TreeId::ROOT, 256), Lost::Nothing),
+    ("an orphan item of no subvolume", |e| orphan(e, TreeId::ROOT, 70_000), Lost::Nothing),
+    ("an orphan item of another tree", |e| orphan(e, TreeId::ROOT, TreeId::CSUM.get()), Lost::Nothing),
+    (
+        "a deletion that left the names",
+        |e| {
+            delete(e, SUBVOLUME, RootItem::DEAD);
+            orphan(e, TreeId::ROOT, SUBVOLUME.get());
+        },
+        Lost::Nothing,
+    ),
+    (
+        "a deletion that left one reference and the entry",
+        |e| {
+            delete(e, SUBVOLUME, 0);
+            orphan(e, TreeId::ROOT, SUBVOLUME.get());
+            let is_back = |item: Item<'_>| item.is(KeyType::ROOT_BACKREF) && item.key().objectid == SUBVOLUME.get();
+            e.remove(TreeId::ROOT, is_back);
+        },
+        Lost::Nothing,
+    ),
     (
         "a chunk item",
         |editor| {
@@ -177,7 +281,7 @@ const CASES: &[Case] = &[
 
 fn settle(
     base: &Arc<MemoryDevice>,
-    before: &Fingerprint,
+    (before, known): (&Fingerprint, &Report),
     image: &Path,
     (name, damage, lost): &Case,
 ) -> Result<(), String> {
@@ -187,7 +291,10 @@ fn settle(
     options.check.check_data = true;
     let made = plan(&devices(&damaged), &options, &|_, _| {}).map_err(|trouble| format!("{name}: {trouble}"))?;
     let said = || format!("before:{}\n  steps:{}\n  after:{}", text(&made.before), actions(&made), text(&made.after));
-    if !made.is_clean() || made.before.errors == 0 {
+    if !made.is_clean()
+        || made.after.warnings > 0
+        || made.before.findings.iter().all(|one| known.findings.contains(one))
+    {
         return Err(format!("{name}: trouble {:?}\n  {}", made.trouble, said()));
     }
     apply(&made, &devices(&damaged), &MemoryDevice::new(made.undo_len())).map_err(|trouble| trouble.to_string())?;
@@ -221,7 +328,111 @@ const PACKED: &[Case] = &[
     ("the mark of LZO", |editor| remark(editor, compression::LZO, compression::NONE, 128 << 10), Lost::Nothing),
     ("the mark of Zstandard", |editor| remark(editor, compression::ZSTD, compression::NONE, 128 << 10), Lost::Nothing),
     ("a mark too much", |editor| remark(editor, compression::NONE, compression::ZSTD, 129 << 10), Lost::Nothing),
+    ("the mark of zlib on what is not packed", |editor| mark(editor, short, compression::ZLIB), Lost::Nothing),
+    ("the mark of LZO on what is not packed", |editor| mark(editor, short, compression::LZO), Lost::Nothing),
+    ("the mark of Zstandard on what is not packed", |editor| mark(editor, short, compression::ZSTD), Lost::Nothing),
+    (
+        "a mark and a length of what is not packed",
+        |editor| {
+            editor.change(SUBVOLUME, short, |extent: &mut FileExtent| {
+                (extent.head.compression, extent.head.ram_bytes) = (compression::ZLIB, (128 << 10).into());
+            });
+        },
+        Lost::Nothing,
+    ),
+    ("zlib for Zstandard", |editor| remark(editor, compression::ZLIB, compression::ZSTD, 1), Lost::Nothing),
+    ("LZO for zlib", |editor| remark(editor, compression::LZO, compression::ZLIB, 1), Lost::Nothing),
+    ("Zstandard for LZO", |editor| remark(editor, compression::ZSTD, compression::LZO, 1), Lost::Nothing),
+    ("no mark on a part of zlib", |editor| mark(editor, part::<1>, compression::NONE), Lost::Nothing),
+    ("no mark on a part of LZO", |editor| mark(editor, part::<2>, compression::NONE), Lost::Nothing),
+    ("no mark on a part of Zstandard", |editor| mark(editor, part::<3>, compression::NONE), Lost::Nothing),
+    ("a packed length that is too small", |e| relength(e, long, -4096, false), Lost::Nothing),
+    ("a packed length that is too large", |e| relength(e, long, 4096, false), Lost::Nothing),
+    ("another mark on zlib in an item", |editor| mark_inline::<1, 2>(editor), Lost::Nothing),
+    ("another mark on LZO in an item", |editor| mark_inline::<2, 3>(editor), Lost::Nothing),
+    ("another mark on Zstandard in an item", |editor| mark_inline::<3, 1>(editor), Lost::Nothing),
 ];
+
+/// Marks packed data that stands in its item as packed otherwise.
+fn mark_inline<const FROM: u8, const TO: u8>(editor: &Editor) {
+    let is_it = |item: Item<'_>| {
+        let is_packed = |head: &FileExtentHead| (head.kind, head.compression) == (file_extent_type::INLINE, FROM);
+        item.is_inner(KeyType::EXTENT_DATA) && item.head().is_some_and(is_packed)
+    };
+    editor.change(SUBVOLUME, is_it, |head: &mut FileExtentHead| head.compression = TO);
+}
+
+/// The extent of a short file that is not packed.
+fn short(item: Item<'_>) -> bool {
+    let is_short = |extent: &FileExtent| {
+        (extent.head.kind, extent.head.compression) == (1, 0) && extent.body.num_bytes.get() == 64 << 10
+    };
+    item.is_inner(KeyType::EXTENT_DATA) && item.head().is_some_and(is_short)
+}
+
+/// An extent that is packed so.
+fn packed<const KIND: u8>(item: Item<'_>) -> bool {
+    let is_packed = |extent: &FileExtent| (extent.head.kind, extent.head.compression) == (1, KIND);
+    item.is_inner(KeyType::EXTENT_DATA) && item.head().is_some_and(is_packed)
+}
+
+/// A packed extent of several sectors that one item shows.
+fn long(item: Item<'_>) -> bool {
+    let is_long = |extent: &FileExtent| extent.body.disk_num_bytes.get() > 4096;
+    packed::<1>(item) && item.key().offset > 0 && item.head().is_some_and(is_long)
+}
+
+/// A packed extent that shows less than it takes.
+fn part<const KIND: u8>(item: Item<'_>) -> bool {
+    let is_part = |extent: &FileExtent| extent.body.num_bytes <= extent.body.disk_num_bytes;
+    packed::<KIND>(item) && item.head().is_some_and(is_part)
+}
+
+fn mark(editor: &Editor, wanted: fn(Item<'_>) -> bool, kind: u8) {
+    editor.change(SUBVOLUME, wanted, |extent: &mut FileExtent| extent.head.compression = kind);
+}
+
+/// Cases in leaves that ten subvolumes share.
+const SHARED: &[Case] = &[
+    ("a mark", |editor| remark(editor, compression::ZSTD, compression::LZO, 1), Lost::Nothing),
+    ("a length", |e| relength(e, plain_extent, 4096, false), Lost::Nothing),
+    ("an extent's item", |editor| editor.remove(SUBVOLUME, plain_extent), Lost::Nothing),
+    (
+        "an offset",
+        |e| e.change(SUBVOLUME, plain_extent, |extent: &mut FileExtent| extent.body.offset = 4096.into()),
+        Lost::Nothing,
+    ),
+    (
+        "a link count",
+        |e| {
+            let is_file = |item: Item<'_>| {
+                item.is_inner(KeyType::INODE_ITEM) && item.head().is_some_and(|item: &InodeItem| item.nlink.get() == 2)
+            };
+            e.change(SUBVOLUME, is_file, |item: &mut InodeItem| item.nlink = 9.into());
+        },
+        Lost::Nothing,
+    ),
+    ("an entry", |e| e.remove(SUBVOLUME, |item| item.is_inner(KeyType::DIR_ITEM)), Lost::Nothing),
+    ("an index", |e| e.remove(SUBVOLUME, |item| item.is_inner(KeyType::DIR_INDEX)), Lost::Nothing),
+    (
+        "a reference",
+        |e| e.remove(SUBVOLUME, |item| item.is_inner(KeyType::INODE_REF) && item.key().offset > 256),
+        Lost::Nothing,
+    ),
+    ("an orphan item", |e| orphan(e, SUBVOLUME, 257), Lost::Nothing),
+    (
+        "a file extent's generation",
+        |e| {
+            e.change(SUBVOLUME, plain_extent, |extent: &mut FileExtent| extent.head.generation = (1 << 40).into());
+        },
+        Lost::Nothing,
+    ),
+];
+
+#[test]
+fn what_subvolumes_share_is_repaired_in_all_of_them() {
+    all("shared", || support::shared("shared"), SHARED);
+}
 
 #[test]
 fn what_other_structures_say_is_not_lost() {
@@ -242,9 +453,13 @@ fn all(name: &str, make: impl Fn() -> Option<Arc<MemoryDevice>>, cases: &[Case])
     let image = scratch.0.join("image");
     write_image(&base, &image);
     let before = shown(&image).expect("the sound image can be mounted");
+    // What mkfs.btrfs has left is no damage.
+    let options = butterfs_check::Options { check_data: true, ..Default::default() };
+    let sound = support::judge_with(&base, &options);
+    assert!(sound.is_clean(), "the sound image: {}", text(&sound));
     let only = std::env::var("PLANT").ok();
     let cases = cases.iter().filter(|(name, ..)| only.as_ref().is_none_or(|only| name.contains(only.as_str())));
-    let failures: Vec<String> = cases.filter_map(|case| settle(&base, &before, &image, case).err()).collect();
+    let failures: Vec<String> = cases.filter_map(|case| settle(&base, (&before, &sound), &image, case).err()).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
