@@ -1,4 +1,5 @@
-//! Bytes that are kept on this machine: in a file without a name, on a disk or in memory, which is gone with the process.
+//! Bytes that are kept on this machine: in a file without a name, on a disk or in memory, which is gone with the
+//! process.
 //!
 //! The file has a region for each size: 4 KiB, 8 KiB and so on to 1 MiB. It is sparse, and places that are not used any
 //! more are used again or made holes. So memory takes what is kept; the heaps of the C library, one for each few

@@ -56,8 +56,8 @@ impl std::fmt::Debug for RangedImage {
 }
 
 impl RangedImage {
-    /// The object `key` of a store, as it is now, with a cache of so many bytes, in `file` or in memory. When its length,
-    /// its tag or the time of its last change becomes another one, reads fail.
+    /// The object `key` of a store, as it is now, with a cache of so many bytes, in `file` or in memory. When its
+    /// length, its tag or the time of its last change becomes another one, reads fail.
     pub fn open(store: &Store, key: &str, cache_bytes: u64, file: Option<Arc<LocalFile>>) -> Result<RangedImage> {
         let seen = store.look(key)?;
         let parts = (cache_bytes / PART).max(16);

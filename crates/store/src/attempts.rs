@@ -1,5 +1,5 @@
-//! Attempts: a request that may fail now and succeed later, again and again with growing pauses; and the time that a call
-//! has for all of them.
+//! Attempts: a request that may fail now and succeed later, again and again with growing pauses; and the time that a
+//! call has for all of them.
 //!
 //! The client retries single requests that failed before an answer; here are whole calls, with bodies that end early or
 //! come too slowly.
@@ -18,8 +18,8 @@ const LAST: Duration = Duration::from_secs(5);
 /// Bytes that a store must move in a second.
 const LOWEST_RATE: u64 = 64 << 10;
 
-/// The time of one call: the patience, that of the last attempt, and that of the bytes that it moves at the lowest rate.
-/// A store that is slow but never silent does not end a call otherwise.
+/// The time of one call: the patience, that of the last attempt, and that of the bytes that it moves at the lowest
+/// rate. A store that is slow but never silent does not end a call otherwise.
 pub struct Time {
     begun: Instant,
     patience: Duration,
