@@ -188,9 +188,9 @@ fn a_server_that_never_falls_silent_is_an_error_when_the_time_is_up() {
         }),
         ("list s3://bucket/prefix: the store did not finish its answer", |store| store.list("").unwrap_err()),
         // The client waits for the beginning of an answer by itself.
-        ("put s3://bucket/prefix/key: ", |store| store.put("key", vec![8; 32 << 10]).unwrap_err()),
+        ("put s3://bucket/prefix/new: ", |store| store.put("new", vec![8; 32 << 10]).unwrap_err()),
         ("look at s3://bucket/prefix/key: ", |store| store.head("key").unwrap_err()),
-        ("delete s3://bucket/prefix/key: ", |store| store.delete("key").unwrap_err()),
+        ("delete s3://bucket/prefix/old: ", |store| store.delete("old").unwrap_err()),
     ];
     std::thread::scope(|scope| {
         for (words, call) in calls {
