@@ -169,7 +169,7 @@ fn a_put_that_is_refused_makes_no_store() {
 #[test]
 fn a_stream_that_is_none_makes_no_store() {
     let scratch = Scratch::new("stream-refused");
-    let image = image_with_snapshots(&scratch, 1, 1);
+    let image = image_with_snapshots(&scratch, 1, 2);
     let sent = |words: &[&str]| {
         let file = scratch.join("stream");
         let words = [&["send", "-q", "--image", text(&image), "-f", text(&file)], words].concat();
