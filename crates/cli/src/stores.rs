@@ -31,8 +31,11 @@ impl From<Error> for CliError {
         }
         // The client asks the host of a virtual machine at Amazon where nothing else names credentials.
         let has_none = sentence.contains("http://169.254.169.254/");
+        let is_too_slow = sentence.contains("did not finish its answer");
         let failed = CliError::failed(sentence);
-        if has_none {
+        if is_too_slow {
+            failed.hint("a slower store needs more time: -o give_up_after=SECONDS, or --give-up-after SECONDS")
+        } else if has_none {
             failed.hint("no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give --profile")
         } else {
             failed

@@ -166,6 +166,53 @@ fn a_put_that_is_refused_makes_no_store() {
     }
 }
 
+#[test]
+fn a_stream_that_is_none_makes_no_store() {
+    let scratch = Scratch::new("stream-refused");
+    let image = image_with_snapshots(&scratch, 1, 2);
+    let sent = |words: &[&str]| {
+        let file = scratch.join("stream");
+        let words = [&["send", "-q", "--image", text(&image), "-f", text(&file)], words].concat();
+        butterfs_ok(&words);
+        fs::read(file).unwrap()
+    };
+    let (whole, difference) = (sent(&["/s1"]), sent(&["-p", "/s1", "/s2"]));
+    let mut damaged = whole.clone();
+    damaged[40] ^= 1;
+    let server = Server::start(|_| Fate::Served);
+    let folder = scratch.join("store");
+    let put = |url: &str, stream: &[u8]| {
+        let file = scratch.join("input");
+        fs::write(&file, stream).unwrap();
+        let mut put = on(&server, &["put", "-", url]);
+        let put = put.stdin(fs::File::open(file).unwrap()).output().unwrap();
+        (put.status.code(), String::from_utf8(put.stderr).unwrap())
+    };
+    let (noise, missing) = (vec![0x5a; 100_000], "put the snapshot before it first");
+    let cases: [(&str, &[u8], &str); 5] = [
+        ("noise", &noise, "this is no send stream"),
+        ("nothing", &[], "empty stream"),
+        ("a header", &whole[..17], "it has no end command"),
+        ("a damaged command", &damaged, "crc32 mismatch"),
+        ("a difference", &difference, missing),
+    ];
+    for (what, stream, words) in cases {
+        for url in [text(&folder), "s3://bucket/prefix"] {
+            let (code, stderr) = put(url, stream);
+            assert!(code == Some(1) && stderr.starts_with("ERROR: ") && stderr.contains(words), "{what}: {stderr}");
+        }
+        assert!(!folder.exists(), "{what} made a folder");
+        let made = on(&server, &["ls", "s3://bucket/prefix"]).output().unwrap();
+        let sentence = String::from_utf8(made.stderr).unwrap();
+        assert!(sentence.contains("has no snapshots of butterfs"), "{what} made a store: {sentence}");
+    }
+    for url in [text(&folder), "s3://bucket/prefix"] {
+        for stream in [&whole, &difference] {
+            assert_eq!(put(url, stream), (Some(0), String::new()));
+        }
+    }
+}
+
 /// A command on the server's bucket.
 fn on(server: &Server, words: &[&str]) -> Command {
     let mut command = Command::new(BINARY);

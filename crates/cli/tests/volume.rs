@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_butterfs");
 
@@ -399,6 +399,7 @@ fn words_that_make_no_sense_are_sentences() {
         (vec!["mount", "-o", "cache_size=many", &cloud.url, at], "the mount option 'cache_size=many' is not possible"),
         (vec!["mount", "-o", "follow=0", &cloud.url, at], "it takes at least one second"),
         (vec!["mount", "nfs://bucket/x", at], "no store has the scheme 'nfs'"),
+        (vec!["mount", "s3://bucket/", at], "s3://bucket/ has no volume 'main' and is no image"),
         (vec!["mount", &cloud.url, "/dev/null", at], "is on one device, not on 2"),
         (vec!["volume", "clone", &cloud.url, "main", "new"], "has no volume 'main'"),
         (vec!["volume", "rm", &cloud.url, "main"], "has no volume 'main'"),
@@ -410,4 +411,123 @@ fn words_that_make_no_sense_are_sentences() {
         assert!(ran.stderr.starts_with("ERROR: "), "{ran:?}");
     }
     assert_eq!(cloud.ok(&["volume", "ls", &cloud.url]).lines().count(), 1);
+}
+
+#[test]
+fn a_folder_for_volumes_is_empty_and_a_slash_at_its_end_is_nothing() {
+    const TEST: &str = "a_folder_for_volumes_is_empty_and_a_slash_at_its_end_is_nothing";
+    let Some(cloud) = Cloud::new(TEST, |_| Fate::Served) else { return };
+    let at = text(&cloud.bed.at);
+    let folder = cloud.bed.scratch.folder("folder");
+    fs::write(folder.join("letter"), "to whom it may concern").unwrap();
+    let (path, url) = (text(&folder).to_owned(), format!("file://{}", folder.display()));
+    let new = format!("{path}/new.img/");
+    let refused = [
+        (url.as_str(), "has other files, such as 'letter', and no volume is made among them", "an empty folder"),
+        (path.as_str(), "is a directory", "file://"),
+        (new.as_str(), "its name ends with a slash", "without the slash"),
+    ];
+    for (source, sentence, hint) in refused {
+        let ran = cloud.run(&["mount", "--create", "2G", source, at]);
+        let lines: Vec<&str> = ran.stderr.lines().collect();
+        assert!(ran.code == Some(1) && lines.len() >= 2, "{source}: {ran:?}");
+        assert!(lines[0].starts_with("ERROR: ") && lines[0].contains(sentence), "{source}: {ran:?}");
+        assert!(lines.iter().any(|line| line.contains("hint: ") && line.contains(hint)), "{source}: {ran:?}");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "{source} made something");
+    }
+    fs::remove_file(folder.join("letter")).unwrap();
+    let slashes = [format!("{url}/"), format!("{}/", cloud.url), format!("{}//", cloud.url)];
+    let plain = [&url, &cloud.url, &cloud.url];
+    for (with, without) in slashes.iter().zip(plain) {
+        for (source, option) in [(with, "rw"), (without, "rw"), (with, "ro")] {
+            let ran = cloud.run(&["mount", "--create", "2G", "-o", option, source, at]);
+            assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{source}: {ran:?}");
+            if option == "rw" {
+                shell(&cloud.bed.at, r#"echo line >> file; "$butterfs" filesystem sync ."#);
+            }
+            let lines = fs::read_to_string(cloud.bed.path("file")).unwrap().lines().count();
+            assert!(lines > usize::from(source == without), "{source} is another place");
+            cloud.ok(&["umount", at]);
+        }
+        assert_eq!(cloud.ok(&["volume", "ls", with]), cloud.ok(&["volume", "ls", without]));
+        assert_eq!(cloud.ok(&["volume", "ls", with]).lines().count(), 2);
+    }
+}
+
+/// Peak of the memory that the process of the mount has used, with its caches in memory, while 8 readers were at work.
+fn peak_with_eight_readers(cloud: &Cloud) -> u64 {
+    let process = cloud.bed.serving_process().unwrap();
+    let readers: Vec<_> = (0..8)
+        .map(|number| Command::new("cat").arg(cloud.bed.path(&format!("file{number}"))).stdout(Stdio::null()).spawn())
+        .collect();
+    readers.into_iter().for_each(|reader| assert!(reader.unwrap().wait().unwrap().success()));
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let resident: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    let descriptors = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+    let caches = descriptors.filter(|entry| {
+        fs::read_link(entry.path()).is_ok_and(|target| target.to_string_lossy().contains("memfd:butterfs-cache"))
+    });
+    resident * 1024 + caches.map(|cache| fs::metadata(cache.path()).unwrap().blocks() * 512).sum::<u64>()
+}
+
+#[test]
+fn memory_of_a_mount_with_many_readers_is_as_documented() {
+    const TEST: &str = "memory_of_a_mount_with_many_readers_is_as_documented";
+    const MIB: u64 = 1 << 20;
+    let Some(mut cloud) = Cloud::new(TEST, |_| Fate::Served) else { return };
+    cloud.mount("");
+    shell(&cloud.bed.at, "for n in $(seq 0 7); do head -c 40M /dev/urandom > file$n; done");
+    cloud.bed.umount_ok();
+    let image = cloud.export("main");
+    cloud.ok(&["mount", "-o", "ro", text(&image), text(&cloud.bed.at)]);
+    let url = std::mem::replace(&mut cloud.bed.image, image);
+    let local = peak_with_eight_readers(&cloud);
+    cloud.bed.umount_ok();
+    cloud.bed.image = url;
+    for cache in [32, 128] {
+        cloud.mount(&format!("ro,cache_size={cache}M"));
+        let remote = peak_with_eight_readers(&cloud);
+        cloud.bed.umount_ok();
+        println!("{TEST}: {} MiB, {} MiB more with a cache of {cache} MiB", local / MIB, (remote - local) / MIB);
+        // The cache and what is on its way as documented; connections, threads and their heaps.
+        assert!(remote <= local + (cache + 32 + 32) * MIB, "{remote} bytes, a local mount {local}");
+    }
+}
+
+#[test]
+fn a_mount_ends_although_the_store_trickles() {
+    const TEST: &str = "a_mount_ends_although_the_store_trickles";
+    let trickles = Arc::new(AtomicBool::new(false));
+    let for_server = Arc::clone(&trickles);
+    let fates = move |_| if for_server.load(Ordering::Relaxed) { Fate::Trickled } else { Fate::Served };
+    let Some(cloud) = Cloud::new(TEST, fates) else { return };
+    cloud.mount("");
+    shell(&cloud.bed.at, "head -c 30M /dev/urandom > file");
+    cloud.bed.umount_ok();
+    cloud.mount("ro,cache_size=64M,give_up_after=3");
+    let process = cloud.bed.serving_process().unwrap();
+    // Two reads in a row, so that the rest is read ahead.
+    let file = fs::File::open(cloud.bed.path("file")).unwrap();
+    let mut buf = vec![0; 256 << 10];
+    file.read_exact_at(&mut buf, 0).unwrap();
+    trickles.store(true, Ordering::Relaxed);
+    let reader = Command::new("dd")
+        .args([&format!("if={}", text(&cloud.bed.path("file"))), "of=/dev/null", "bs=64k", "status=none"])
+        .spawn();
+    std::thread::sleep(Duration::from_secs(1));
+    let mut reader = reader.unwrap();
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+    drop(file);
+    trickles.store(false, Ordering::Relaxed);
+    // What is on its way still trickles. Reads of the kernel end with their time; what is read ahead would take
+    // minutes.
+    let begun = Instant::now();
+    // It may warn that the kernel still holds a read.
+    cloud.run(&["umount", text(&cloud.bed.at)]);
+    while Path::new(&format!("/proc/{process}")).exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the process stays");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

@@ -8,7 +8,7 @@ use crate::state::Failure;
 use crate::table::{BLOCK, PIECE_BLOCKS};
 use crate::volume::{ALIVE_EVERY, PUTTERS, Volume, Writing};
 use butterfs_device::BlockDevice;
-use butterfs_store::{Error, Result, Store};
+use butterfs_store::{Cancel, Error, Result, Store};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::io;
@@ -26,6 +26,8 @@ pub struct ObjectDevice {
     /// The root of a volume that is only read.
     root: Option<Root>,
     ahead: Ahead,
+    /// Ends the signs of life.
+    ended: Cancel,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Writes of parts of blocks take turns.
     parts: Mutex<()>,
@@ -48,7 +50,8 @@ impl ObjectDevice {
         };
         (0..PUTTERS).for_each(|_| start(Volume::put_segments));
         start(make_tables);
-        start(say_alive);
+        let (volume, alive) = (device.volume.clone(), store.until(&device.ended));
+        threads.push(std::thread::spawn(move || say_alive(&volume, &alive)));
         drop(threads);
         Ok(device)
     }
@@ -70,16 +73,22 @@ impl ObjectDevice {
     fn around(volume: Volume, root: Option<Root>) -> ObjectDevice {
         let volume = Arc::new(volume);
         let read = volume.clone();
-        let ahead = Ahead::start(volume.limits.cache, move |offset, len| {
+        let ahead = Ahead::start(volume.limits.cache, volume.store(), move |source, offset, len| {
             let (start, end) = (offset / BLOCK, (offset + len).div_ceil(BLOCK));
-            read.prefetch(start, end - start);
+            read.prefetch(source, start, end - start);
         });
-        ObjectDevice { volume, root, ahead, threads: Mutex::default(), parts: Mutex::default() }
+        let (ended, threads, parts) = Default::default();
+        ObjectDevice { volume, root, ahead, ended, threads, parts }
     }
 
     /// Puts of segments and records so far, and ranges that were asked for.
     pub fn requests(&self) -> (u64, u64) {
         self.volume.requests()
+    }
+
+    /// The most bytes that were on their way from the store at one time.
+    pub fn most_on_the_way(&self) -> u64 {
+        self.volume.pieces.most_on_the_way() + self.ahead.most_on_the_way()
     }
 
     /// Makes everything durable and gives the volume up.
@@ -113,6 +122,7 @@ impl ObjectDevice {
     fn stop(&self) {
         self.volume.state.lock().closing = true;
         self.volume.changed.notify_all();
+        self.ended.cancel();
         self.threads.lock().drain(..).for_each(|thread| drop(thread.join()));
     }
 
@@ -247,10 +257,11 @@ fn make_tables(volume: &Volume, writing: &Writing) {
 }
 
 /// Says again and again that the writer lives; the work of a thread.
-fn say_alive(volume: &Volume, writing: &Writing) {
+fn say_alive(volume: &Volume, store: &Store) {
+    let id = volume.writing.as_ref().expect("it is the writer").id;
     for count in 0u64.. {
         // Another host hears of it only when it succeeds; a failure tells itself at the next flush.
-        let _ = volume.store().put(&alive_key(&volume.name), format!("{:016x} {count}\n", writing.id));
+        let _ = store.put(&alive_key(&volume.name), format!("{id:016x} {count}\n"));
         let until = Instant::now() + ALIVE_EVERY;
         let mut state = volume.state.lock();
         while Instant::now() < until {

@@ -36,7 +36,8 @@
 //!    the last hour names is deleted.
 //! 4. Every byte that is read fits the digest in the map or the log, or is an error that names the object.
 //! 5. Memory is bounded by [`Limits`] (64 MiB of written blocks where those are of a file), the part of the map that
-//!    changed since the last table, and 64 MiB of the map.
+//!    changed since the last table, 64 MiB of the map, and 32 MiB that are on their way from the store.
+//! 6. A device that is dropped waits for no answer to what it reads ahead.
 //!
 //! # Not here
 //! Objects of snapshots (`butterfs-objects`), clients and retries (`butterfs-store`).
@@ -55,6 +56,7 @@ mod pieces;
 mod ranged;
 mod ranges;
 mod record;
+mod room;
 mod root;
 mod segment;
 mod state;

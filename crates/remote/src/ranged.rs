@@ -1,21 +1,24 @@
 //! A raw image as one object, or a file of an HTTP server that knows ranges: a device that is only read.
 
-use crate::ahead::Ahead;
+use crate::ahead::{Ahead, Source};
 use crate::failures::Failures;
 use crate::local::{Kept, LocalFile, cache};
+use crate::room::Room;
 use butterfs_device::BlockDevice;
-use butterfs_store::{Error, Result, Store, Version};
+use butterfs_store::{Error, Kind, Result, Seen, Store};
 use bytes::Bytes;
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, GuardResult};
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Bytes of the parts that are asked for and kept.
 const PART: u64 = 256 << 10;
+/// Bytes that are on their way to readers, beside what is read ahead.
+const ROOM: u64 = 8 << 20;
 
 #[derive(Clone)]
 struct ByBytes;
@@ -28,11 +31,13 @@ impl Weighter<u64, Kept> for ByBytes {
 
 struct Image {
     store: Store,
+    room: Room,
     key: String,
-    len: u64,
-    version: Version,
+    seen: Seen,
+    /// The error since another image was found in its place.
+    changed: OnceLock<Error>,
     cache: Cache<u64, Kept, ByBytes>,
-    /// The file of the cache, if it is not in memory.
+    /// The file of the cache, on a disk or in memory.
     file: Option<Arc<LocalFile>>,
     failed: Failures<u64>,
     requests: AtomicU64,
@@ -51,20 +56,22 @@ impl std::fmt::Debug for RangedImage {
 }
 
 impl RangedImage {
-    /// The object `key` of a store, as it is now, with a cache of so many bytes, in `file` or in memory. When it is
-    /// replaced, reads fail.
+    /// The object `key` of a store, as it is now, with a cache of so many bytes, in `file` or in memory. When its
+    /// length, its tag or the time of its last change becomes another one, reads fail.
     pub fn open(store: &Store, key: &str, cache_bytes: u64, file: Option<Arc<LocalFile>>) -> Result<RangedImage> {
-        let (len, version) = store.head(key)?;
+        let seen = store.look(key)?;
         let parts = (cache_bytes / PART).max(16);
         let cache = cache(parts, parts * PART, ByBytes);
         let requests = AtomicU64::new(0);
-        let (store, key, failed) = (store.clone(), key.to_owned(), Failures::default());
-        let image = Arc::new(Image { store, key, len, version, cache, file, failed, requests });
+        let file = file.or_else(LocalFile::in_memory);
+        let (own, key, failed) = (store.clone(), key.to_owned(), Failures::default());
+        let (room, changed) = (Room::new(ROOM), OnceLock::new());
+        let image = Arc::new(Image { store: own, room, key, seen, changed, cache, file, failed, requests });
         let ahead = {
             let image = image.clone();
             // A reader of the part will be told of the failure.
-            Ahead::start(parts * PART, move |offset, len| {
-                drop(image.bring(offset / PART..(offset + len).div_ceil(PART)));
+            Ahead::start(parts * PART, store, move |source, offset, len| {
+                drop(image.bring(source, offset / PART..(offset + len).div_ceil(PART)));
             })
         };
         Ok(RangedImage { image, ahead })
@@ -95,27 +102,47 @@ impl Image {
     }
 
     fn fetch(&self, part: u64) -> Result<Bytes> {
-        Ok(self.fetch_all(part..part + 1)?.pop().expect("one part was asked for"))
+        let fetched = self.fetch_all(&self.store, &self.room, part..part + 1);
+        Ok(fetched?.pop().expect("one part was asked for"))
     }
 
     /// Parts that follow each other, with one request.
-    fn fetch_all(&self, parts: Range<u64>) -> Result<Vec<Bytes>> {
-        let len = |part: u64| (self.len - part * PART).min(PART) as usize;
+    fn fetch_all(&self, store: &Store, room: &Room, parts: Range<u64>) -> Result<Vec<Bytes>> {
+        if let Some(error) = self.changed.get() {
+            return Err(error.clone());
+        }
+        let len = |part: u64| (self.seen.len - part * PART).min(PART) as usize;
         let lens: Vec<usize> = parts.clone().map(len).collect();
+        let Some(_room) = room.take(lens.iter().map(|len| *len as u64).sum()) else {
+            return Err(Error::new(Kind::Cancelled, "nobody reads ahead any more"));
+        };
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let runs = self.store.get_runs_of(&self.key, parts.start * PART, &lens, &self.version);
-        runs.inspect_err(|error| self.failed.note(parts, error))
+        let runs = store.get_runs_of(&self.key, parts.start * PART, &lens, &self.seen);
+        runs.map_err(|error| match error.kind() {
+            Kind::Conflict | Kind::NotFound => self.changed.get_or_init(|| self.changed_by(&error)).clone(),
+            Kind::Cancelled => error,
+            _ => {
+                self.failed.note(parts, &error);
+                error
+            }
+        })
+    }
+
+    fn changed_by(&self, error: &Error) -> Error {
+        let shown = self.store.shown(&self.key);
+        let sentence = format!("the image {shown} has changed since it was opened, open or mount it again: {error}");
+        Error::new(Kind::Conflict, sentence)
     }
 
     /// Brings those of the parts into the cache that are not there and not on their way.
-    fn bring(&self, parts: Range<u64>) -> Result<()> {
+    fn bring(&self, source: &Source, parts: Range<u64>) -> Result<()> {
         let mut run = Vec::new();
         for part in parts.start..parts.end + 1 {
             let wanted = (part < parts.end).then(|| self.cache.get_value_or_guard(&part, Some(Duration::ZERO)));
             if let Some(GuardResult::Guard(guard)) = wanted {
                 run.push(guard);
             } else if !run.is_empty() {
-                let fetched = self.fetch_all(part - run.len() as u64..part)?;
+                let fetched = self.fetch_all(&source.store, &source.room, part - run.len() as u64..part)?;
                 for (guard, bytes) in run.drain(..).zip(fetched) {
                     let _ = Kept::new(&bytes, self.file.as_ref()).map(|kept| guard.insert(kept));
                 }
@@ -140,7 +167,7 @@ impl Image {
 
 impl BlockDevice for RangedImage {
     fn len(&self) -> u64 {
-        self.image.len
+        self.image.seen.len
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {

@@ -4,6 +4,7 @@
 //! Every durable change is a conditional put: a record of the log has a key of its own, which must not
 //! exist, and the root is replaced by its version. So a writer that another one has replaced notices at its next flush.
 
+use crate::ahead;
 use crate::local::Kept;
 use crate::pieces::{Pieces, Stored};
 use crate::ranges::{Run, gaps};
@@ -218,6 +219,10 @@ impl Volume {
 
     /// The sources of the content of these blocks, in order and without a gap.
     pub fn sources(&self, start: u64, blocks: u64) -> Result<Vec<Run<Source>>> {
+        self.sources_by(&self.pieces, start, blocks)
+    }
+
+    fn sources_by(&self, pieces: &Pieces, start: u64, blocks: u64) -> Result<Vec<Run<Source>>> {
         let (recent, table) = {
             let state = self.state.lock();
             let source = |run: Run<Change>| {
@@ -233,32 +238,11 @@ impl Volume {
         };
         let mut sources: Vec<Run<Source>> = Vec::with_capacity(recent.len());
         for (from, len) in gaps(&recent, start, blocks) {
-            self.mapped(&table, from, len, &mut sources)?;
+            mapped(pieces, &table, from, len, &mut sources)?;
         }
         sources.extend(recent);
         sources.sort_unstable_by_key(|run| run.start);
         Ok(sources)
-    }
-
-    /// The same of the map alone.
-    fn mapped(&self, table: &Table, start: u64, blocks: u64, sources: &mut Vec<Run<Source>>) -> Result<()> {
-        let (mut at, end) = (start, start + blocks);
-        while at < end {
-            let index = (at / table.shard_blocks()) as u32;
-            let until = (table.span(index).0 + table.shard_blocks()).min(end);
-            let runs = match table.shards.get(&index) {
-                Some(place) => self.pieces.shard(place, index, table)?.over(at, until - at),
-                None => Vec::new(),
-            };
-            let zeros = gaps(&runs, at, until - at);
-            sources.extend(zeros.into_iter().map(|(start, blocks)| Run { start, blocks, value: Source::Zeros }));
-            let pieces = runs
-                .into_iter()
-                .map(|Run { start, blocks, value }| (start, blocks, Source::Piece(table.stored(value))));
-            sources.extend(pieces.map(|(start, blocks, value)| Run { start, blocks, value }));
-            at = until;
-        }
-        Ok(())
     }
 
     /// The first block from `start` on that has content.
@@ -300,11 +284,11 @@ impl Volume {
     }
 
     /// Brings blocks into the cache.
-    pub fn prefetch(&self, start: u64, blocks: u64) {
-        let Ok(sources) = self.sources(start, blocks) else { return };
-        let pieces = pieces_of(&sources);
+    pub fn prefetch(&self, source: &ahead::Source, start: u64, blocks: u64) {
+        let pieces = self.pieces.ahead(source);
         // A reader of the blocks will be told of the failure.
-        let _ = self.pieces.get(&pieces);
+        let Ok(sources) = self.sources_by(&pieces, start, blocks) else { return };
+        let _ = pieces.bring(&pieces_of(&sources));
     }
 
     /// Makes durable whatever was written before.
@@ -470,6 +454,26 @@ impl Volume {
         state.next += 1;
         state.next - 1
     }
+}
+
+/// The sources of the content of these blocks, by the map alone.
+fn mapped(pieces: &Pieces, table: &Table, start: u64, blocks: u64, sources: &mut Vec<Run<Source>>) -> Result<()> {
+    let (mut at, end) = (start, start + blocks);
+    while at < end {
+        let index = (at / table.shard_blocks()) as u32;
+        let until = (table.span(index).0 + table.shard_blocks()).min(end);
+        let runs = match table.shards.get(&index) {
+            Some(place) => pieces.shard(place, index, table)?.over(at, until - at),
+            None => Vec::new(),
+        };
+        let zeros = gaps(&runs, at, until - at);
+        sources.extend(zeros.into_iter().map(|(start, blocks)| Run { start, blocks, value: Source::Zeros }));
+        let stored =
+            runs.into_iter().map(|Run { start, blocks, value }| (start, blocks, Source::Piece(table.stored(value))));
+        sources.extend(stored.map(|(start, blocks, value)| Run { start, blocks, value }));
+        at = until;
+    }
+    Ok(())
 }
 
 /// The pieces among sources.

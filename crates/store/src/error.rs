@@ -28,6 +28,8 @@ pub enum Kind {
     Broken,
     /// The store did not answer, or not well, until the time was up.
     Unreachable,
+    /// Nobody wants the answer any more: [`Cancel`](crate::Cancel).
+    Cancelled,
 }
 
 impl Kind {
@@ -43,6 +45,7 @@ impl Kind {
             Kind::Invalid => Errno::INVAL,
             Kind::Damaged => Errno::UCLEAN,
             Kind::Broken => Errno::PIPE,
+            Kind::Cancelled => Errno::CANCELED,
             Kind::Length | Kind::Unreachable => Errno::IO,
         };
         errno.raw_os_error()

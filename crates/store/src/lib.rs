@@ -22,7 +22,8 @@
 //!
 //! # Invariants
 //! 1. Every call retries what may pass (a refused connection, an answer of 5xx or 429, a body that ends early) with
-//!    exponential backoff and jitter until [`Settings::give_up_after`]; then the error says what failed last.
+//!    exponential backoff and jitter until [`Settings::give_up_after`]; then the error says what failed last. No call
+//!    takes longer than that, 5 seconds and the time of its bytes at 64 KiB/s, however the store behaves.
 //! 2. A conditional put whose answer was lost is not ambiguous to the caller: when the store says that the object is
 //!    there already, it is read back, and equal bytes are success. So bytes of [`Store::replace`] must differ for each
 //!    writer and each attempt (a counter and the writer's id).
@@ -38,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod attempts;
+mod cancel;
 mod error;
 mod folder;
 mod parallel;
@@ -46,8 +48,9 @@ mod settings;
 mod store;
 mod url;
 
+pub use cancel::Cancel;
 pub use error::{Error, Kind, Result};
 pub use object_store::{PutPayload, PutPayloadMut};
 pub use parallel::each;
 pub use settings::Settings;
-pub use store::{Entry, Object, Store, Version};
+pub use store::{Entry, Object, Seen, Store, Version};

@@ -14,7 +14,8 @@ pub struct Settings {
     pub region: Option<String>,
     /// The profile in `~/.aws/credentials` and `~/.aws/config`.
     pub profile: Option<String>,
-    /// A call that has failed for so long fails.
+    /// A call that has failed for so long fails. So does one that has not ended after this time, 5 seconds, and the
+    /// time of its bytes at 64 KiB/s.
     pub give_up_after: Duration,
     /// An answer that brings nothing for so long is asked for again.
     pub quiet_timeout: Duration,

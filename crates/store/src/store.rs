@@ -1,11 +1,13 @@
 //! A store: one bucket and a prefix, and the calls that block.
 
-use crate::attempts::attempts;
+use crate::attempts::{Time, attempts};
+use crate::cancel::Cancel;
 use crate::error::{Error, Kind, Result};
 use crate::folder::Folder;
 use crate::settings::Settings;
 use crate::url;
 use bytes::{Bytes, BytesMut};
+use futures_util::future::{Either, pending, select};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
@@ -17,9 +19,11 @@ use std::fs::File;
 use std::future::Future;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Handle, Runtime};
+use tokio::task::JoinSet;
 
 /// The version of an object, by which [`Store::replace`] knows whether it is still the same.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,6 +36,16 @@ pub struct Object {
     pub bytes: Bytes,
     /// Its version.
     pub version: Version,
+}
+
+/// An object as it was when it was looked at.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Bytes of the object.
+    pub len: u64,
+    e_tag: Option<String>,
+    /// Seconds since 1970; 0 where the server does not say.
+    modified: i64,
 }
 
 /// An object in a list.
@@ -53,6 +67,8 @@ pub struct Store {
     prefix: Path,
     name: String,
     patience: Duration,
+    /// Ends the calls.
+    cancel: Option<Cancel>,
     runtime: Arc<Runtime>,
 }
 
@@ -76,7 +92,8 @@ impl Store {
         let runtime = runtime.worker_threads(2).thread_name("store").enable_all().build();
         let failed = |error| Error::new(Kind::Unreachable, format!("cannot start threads for the store: {error}"));
         let runtime = Arc::new(runtime.map_err(failed)?);
-        Ok(Store { client, folder: None, prefix, name, patience: Settings::default().give_up_after, runtime })
+        let patience = Settings::default().give_up_after;
+        Ok(Store { client, folder: None, prefix, name, patience, cancel: None, runtime })
     }
 
     /// An empty store in memory.
@@ -91,6 +108,16 @@ impl Store {
     /// The same store with another patience.
     pub fn give_up_after(self, patience: Duration) -> Store {
         Store { patience, ..self }
+    }
+
+    /// The same store; its calls end with [`Kind::Cancelled`] when `cancel` says so.
+    pub fn until(&self, cancel: &Cancel) -> Store {
+        Store { cancel: Some(cancel.clone()), ..self.clone() }
+    }
+
+    /// The folder that the store is.
+    pub fn folder(&self) -> Option<&std::path::Path> {
+        self.folder.as_ref().map(|folder| folder.root.as_path())
     }
 
     /// The client, whose locations are [`Store::location`]s.
@@ -118,19 +145,20 @@ impl Store {
 
     /// An object, which must not be longer than `limit`.
     pub fn get(&self, key: &str, limit: u64) -> Result<Object> {
-        let location = self.location(key)?;
-        let done = self.attempt(|| async {
+        let (location, time) = (self.location(key)?, self.time(0));
+        let done = self.attempt("get", key, &time, || async {
             let result = self.client.get(&location).await?;
             let version = version_of(result.meta.e_tag.clone(), result.meta.version.clone());
             let len = result.meta.size;
             if len > limit {
                 return Ok(Err(len));
             }
+            time.is_for(len);
             let mut bytes = body(result, vec![len as usize]).await?;
             Ok(Ok(Object { bytes: bytes.pop().unwrap_or_default(), version }))
         });
         let too_long = |len| self.error(Kind::Length, "get", key, &format!("it has {len} bytes, at most {limit} fit"));
-        done.map_err(|error| self.failed("get", key, &error))?.map_err(too_long)
+        done?.map_err(too_long)
     }
 
     /// Bytes of an object; all of the range must be there.
@@ -145,43 +173,55 @@ impl Store {
         self.get_runs_if(key, from, lens, None)
     }
 
-    /// The same of an object that still has this version; where a store gives objects no versions, of any.
-    pub fn get_runs_of(&self, key: &str, from: u64, lens: &[usize], version: &Version) -> Result<Vec<Bytes>> {
-        self.get_runs_if(key, from, lens, version.0.e_tag.clone())
+    /// The same of an object that is still as it was looked at; [`Kind::Conflict`] when it is not.
+    pub fn get_runs_of(&self, key: &str, from: u64, lens: &[usize], seen: &Seen) -> Result<Vec<Bytes>> {
+        self.get_runs_if(key, from, lens, Some(seen))
     }
 
-    fn get_runs_if(&self, key: &str, from: u64, lens: &[usize], if_match: Option<String>) -> Result<Vec<Bytes>> {
+    fn get_runs_if(&self, key: &str, from: u64, lens: &[usize], seen: Option<&Seen>) -> Result<Vec<Bytes>> {
+        const DOING: &str = "get a part of";
         let location = self.location(key)?;
-        let range = from..from + lens.iter().map(|len| *len as u64).sum::<u64>();
+        let len = lens.iter().map(|len| *len as u64).sum::<u64>();
+        let range = from..from + len;
         if range.is_empty() {
             return Ok(vec![Bytes::new(); lens.len()]);
         }
-        let done = self.attempt(|| async {
+        let if_match = seen.and_then(Seen::condition);
+        let done = self.attempt(DOING, key, &self.time(len), || async {
             let wanted = Some(GetRange::Bounded(range.clone()));
             let options = GetOptions { range: wanted, if_match: if_match.clone(), ..GetOptions::default() };
-            let result = self.client.get_opts(&location, options).await?;
+            let result = match self.client.get_opts(&location, options).await {
+                Err(error) if is_behind_end(&error) => return Ok(Err((Kind::Length, "it is shorter".to_owned()))),
+                result => result?,
+            };
             // A server may not know the condition.
-            if if_match.is_some() && result.meta.e_tag.is_some() && result.meta.e_tag != if_match {
-                let source = "the answer is of another version".into();
-                return Err(object_store::Error::Precondition { path: location.to_string(), source });
+            if let Some(difference) = seen.and_then(|seen| seen.difference(&result.meta)) {
+                return Ok(Err((Kind::Conflict, difference)));
             }
             if result.range != range {
-                return Ok(Err(result.meta.size));
+                let has = result.meta.size;
+                let rule = format!("it has {has} bytes, those from {} to {} are needed", range.start, range.end);
+                return Ok(Err((Kind::Length, rule)));
             }
             Ok(Ok(body(result, lens.to_vec()).await?))
         });
-        let short = |has: u64| {
-            let rule = format!("it has {has} bytes, those from {} to {} are needed", range.start, range.end);
-            self.error(Kind::Length, "get a part of", key, &rule)
-        };
-        done.map_err(|error| self.failed("get a part of", key, &error))?.map_err(short)
+        done?.map_err(|(kind, rule)| {
+            let kind = if seen.is_some() { Kind::Conflict } else { kind };
+            self.error(kind, DOING, key, &rule)
+        })
+    }
+
+    /// Looks at an object, so that [`Store::get_runs_of`] knows whether it is still the same.
+    pub fn look(&self, key: &str) -> Result<Seen> {
+        let location = self.location(key)?;
+        let meta = self.attempt("look at", key, &self.time(0), || self.client.head(&location))?;
+        Ok(Seen { len: meta.size, e_tag: meta.e_tag, modified: meta.last_modified.timestamp() })
     }
 
     /// Length and version of an object.
     pub fn head(&self, key: &str) -> Result<(u64, Version)> {
         let location = self.location(key)?;
-        let done = self.attempt(|| self.client.head(&location));
-        let meta = done.map_err(|error| self.failed("look at", key, &error))?;
+        let meta = self.attempt("look at", key, &self.time(0), || self.client.head(&location))?;
         Ok((meta.size, version_of(meta.e_tag, meta.version)))
     }
 
@@ -219,9 +259,9 @@ impl Store {
     /// Removes an object; one that is not there is as good.
     pub fn delete(&self, key: &str) -> Result<()> {
         let location = self.location(key)?;
-        match self.attempt(|| self.client.delete(&location)) {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(self.failed("delete", key, &error)),
+        match self.attempt("delete", key, &self.time(0), || self.client.delete(&location)) {
+            Err(error) if error.kind() == Kind::NotFound => Ok(()),
+            done => done,
         }
     }
 
@@ -229,18 +269,27 @@ impl Store {
     pub fn list(&self, below: &str) -> Result<Vec<Entry>> {
         let location = self.location(below)?;
         let prefix = Some(&location).filter(|location| !location.as_ref().is_empty());
-        let done = self.attempt(|| self.client.list(prefix).try_collect::<Vec<_>>());
+        let time = self.time(0);
+        let found = self.attempt("list", below, &time, || async {
+            let (mut list, mut found) = (self.client.list(prefix), Vec::new());
+            while let Some(meta) = list.try_next().await? {
+                found.push(meta);
+                time.is_for(found.len() as u64 * LISTED);
+            }
+            Ok(found)
+        });
         let entry = |meta: object_store::ObjectMeta| {
             let key = meta.location.prefix_match(&self.prefix)?.map(|part| part.as_ref().to_owned());
             let key = key.collect::<Vec<_>>().join("/");
             Some(Entry { key, len: meta.size, modified: meta.last_modified.timestamp() })
         };
-        Ok(done.map_err(|error| self.failed("list", below, &error))?.into_iter().filter_map(entry).collect())
+        Ok(found?.into_iter().filter_map(entry).collect())
     }
 
     fn put_in_mode(&self, doing: &str, key: &str, content: &PutPayload, mode: PutMode) -> Result<Version> {
         let location = self.location(key)?;
-        let done = self.attempt(|| async {
+        let time = self.time(content.content_length() as u64);
+        let done = self.attempt(doing, key, &time, || async {
             match (&self.folder, &mode) {
                 (Some(folder), PutMode::Update(version)) => {
                     let version = version.e_tag.as_deref().unwrap_or_default();
@@ -249,7 +298,7 @@ impl Store {
                 _ => self.client.put_opts(&location, content.clone(), PutOptions::from(mode.clone())).await,
             }
         });
-        let done = done.map_err(|error| self.failed(doing, key, &error))?;
+        let done = done?;
         match done.e_tag {
             // Every later replacement needs one.
             None => Ok(self.head(key)?.1),
@@ -272,20 +321,65 @@ impl Store {
         }
     }
 
-    fn attempt<T, F>(&self, attempt: impl FnMut() -> F) -> std::result::Result<T, object_store::Error>
+    fn time(&self, bytes: u64) -> Time {
+        Time::new(self.patience, bytes)
+    }
+
+    /// The outcome of a call for one object. An attempt that is dropped closes its connection.
+    fn attempt<T, F>(&self, doing: &str, key: &str, time: &Time, attempt: impl FnMut() -> F) -> Result<T>
     where
         F: Future<Output = std::result::Result<T, object_store::Error>>,
     {
-        self.runtime.block_on(attempts(self.patience, attempt))
-    }
-
-    fn failed(&self, doing: &str, key: &str, error: &object_store::Error) -> Error {
-        Error::of(doing, &self.shown(key), error)
+        let cancelled = async {
+            match &self.cancel {
+                Some(cancel) => cancel.cancelled().await,
+                None => pending().await,
+            }
+        };
+        let (calls, up, cancelled) = (pin!(attempts(self.patience, attempt)), pin!(time.up()), pin!(cancelled));
+        match self.runtime.block_on(select(calls, select(up, cancelled))) {
+            Either::Left((done, _)) => done.map_err(|error| Error::of(doing, &self.shown(key), &error)),
+            Either::Right((Either::Left(_), _)) => Err(self.error(Kind::Unreachable, doing, key, &time.rule())),
+            Either::Right((Either::Right(_), _)) => {
+                Err(self.error(Kind::Cancelled, doing, key, "nobody needs it any more"))
+            }
+        }
     }
 
     fn error(&self, kind: Kind, doing: &str, key: &str, rule: &str) -> Error {
         Error::new(kind, format!("cannot {doing} {}: {rule}", self.shown(key)))
     }
+}
+
+impl Seen {
+    /// The tag that a server is asked to compare; a weak one never counts as equal there.
+    fn condition(&self) -> Option<String> {
+        self.e_tag.clone().filter(|tag| !tag.starts_with("W/"))
+    }
+
+    /// The difference to the object as an answer describes it. Servers leave out what they do not know.
+    fn difference(&self, now: &object_store::ObjectMeta) -> Option<String> {
+        if now.size != self.len {
+            return Some(format!("it had {} bytes and has {} now", self.len, now.size));
+        }
+        let strong = |tag: &str| tag.strip_prefix("W/").unwrap_or(tag).to_owned();
+        if let (Some(then), Some(now)) = (&self.e_tag, &now.e_tag) {
+            if strong(then) != strong(now) {
+                return Some(format!("its tag was {then} and is {now} now"));
+            }
+            if self.condition().is_some() {
+                return None;
+            }
+        }
+        let modified = now.last_modified.timestamp();
+        let is_other = self.modified != 0 && modified != 0 && modified != self.modified;
+        is_other.then(|| "the time of its last change is another one".to_owned())
+    }
+}
+
+/// Whether a server has no byte of the range that it was asked for.
+fn is_behind_end(error: &object_store::Error) -> bool {
+    matches!(error, object_store::Error::Generic { .. }) && error.to_string().contains("status code: 416")
 }
 
 fn is_content(bytes: &[u8], content: &PutPayload) -> bool {
@@ -298,6 +392,8 @@ fn version_of(e_tag: Option<String>, version: Option<String>) -> Version {
     Version(UpdateVersion { e_tag, version })
 }
 
+/// Bytes of one object in a list.
+const LISTED: u64 = 1 << 10;
 /// Bytes that an announced length reserves; a longer body grows as it comes.
 const MOST_RESERVED: usize = 16 << 20;
 
@@ -306,13 +402,18 @@ async fn body(result: GetResult, lens: Vec<usize>) -> std::result::Result<Vec<By
     match result.payload {
         GetResultPayload::File(file, _) => content(&file, result.range.start, &lens),
         // By a thread that drives connections: the caller would be woken for each packet.
-        GetResultPayload::Stream(stream) => match tokio::spawn(collect(stream, lens)).await {
-            Ok(collected) => collected,
-            Err(ended) => match ended.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(ended) => Err(object_store::Error::JoinError { source: ended }),
-            },
-        },
+        GetResultPayload::Stream(stream) => {
+            // A set ends its tasks when it is dropped.
+            let mut set = JoinSet::new();
+            set.spawn(collect(stream, lens));
+            match set.join_next().await.expect("one was spawned") {
+                Ok(collected) => collected,
+                Err(ended) => match ended.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(ended) => Err(object_store::Error::JoinError { source: ended }),
+                },
+            }
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! Stores in memory, in a folder and on an S3 server obey the same rules, also where the server misbehaves.
 
-use butterfs_store::{Kind, Settings, Store};
+use butterfs_store::{Cancel, Kind, Settings, Store};
 use butterfs_testkit::object_server::{Fate, Server};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// A folder of its own for one test, removed with it.
 struct Scratch(std::path::PathBuf);
@@ -159,4 +161,71 @@ fn a_server_that_always_throttles_is_an_error_when_the_time_is_up() {
     assert_eq!(error.kind(), Kind::Unreachable, "{error}");
     assert!(error.to_string().contains("bucket/prefix/key") && error.to_string().contains("503"), "{error}");
     assert!(server.requests() > 1, "a throttled request is sent again");
+}
+
+/// A server whose answers trickle while the flag is set.
+fn trickling() -> (Server, Arc<AtomicBool>) {
+    let trickles = Arc::new(AtomicBool::new(false));
+    let for_server = trickles.clone();
+    let fate = move |_| if for_server.load(Ordering::Relaxed) { Fate::Trickled } else { Fate::Served };
+    (Server::start(fate), trickles)
+}
+
+#[test]
+fn a_server_that_never_falls_silent_is_an_error_when_the_time_is_up() {
+    let (server, trickles) = trickling();
+    let store = bucket(&server.endpoint, Duration::from_millis(400));
+    store.put("key", vec![7; 32 << 10]).unwrap();
+    trickles.store(true, Ordering::Relaxed);
+    let begun = Instant::now();
+    type Call = fn(&Store) -> butterfs_store::Error;
+    let calls: [(&str, Call); 6] = [
+        ("get s3://bucket/prefix/key: the store did not finish its answer within 5.9 s", |store| {
+            store.get("key", 1 << 20).unwrap_err()
+        }),
+        ("get a part of s3://bucket/prefix/key: the store did not finish its answer", |store| {
+            store.get_range("key", 1..32 << 10).unwrap_err()
+        }),
+        ("list s3://bucket/prefix: the store did not finish its answer", |store| store.list("").unwrap_err()),
+        // The client waits for the beginning of an answer by itself.
+        ("put s3://bucket/prefix/new: ", |store| store.put("new", vec![8; 32 << 10]).unwrap_err()),
+        ("look at s3://bucket/prefix/key: ", |store| store.head("key").unwrap_err()),
+        ("delete s3://bucket/prefix/old: ", |store| store.delete("old").unwrap_err()),
+    ];
+    std::thread::scope(|scope| {
+        for (words, call) in calls {
+            let store = &store;
+            scope.spawn(move || {
+                let error = call(store);
+                assert_eq!(error.kind(), Kind::Unreachable, "{error}");
+                assert!(error.to_string().starts_with(&format!("cannot {words}")), "{error}");
+            });
+        }
+    });
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    // A slow answer that is fast enough for its length is none.
+    trickles.store(false, Ordering::Relaxed);
+    store.put("short", vec![9; 3]).unwrap();
+    trickles.store(true, Ordering::Relaxed);
+    assert_eq!(bucket(&server.endpoint, Duration::from_secs(20)).get("short", 10).unwrap().bytes, vec![9; 3]);
+}
+
+#[test]
+fn a_call_ends_when_nobody_needs_it_any_more() {
+    let (server, trickles) = trickling();
+    let (store, cancel) = (bucket(&server.endpoint, Duration::from_secs(600)), Cancel::default());
+    store.put("key", vec![7; 1 << 20]).unwrap();
+    trickles.store(true, Ordering::Relaxed);
+    let until = store.until(&cancel);
+    let begun = Instant::now();
+    let call = std::thread::spawn(move || (until.get("key", 1 << 20).unwrap_err(), until.head("key").unwrap_err()));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!call.is_finished());
+    cancel.cancel();
+    let (during, later) = call.join().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert_eq!((during.kind(), later.kind()), (Kind::Cancelled, Kind::Cancelled));
+    assert_eq!(during.to_string(), "cannot get s3://bucket/prefix/key: nobody needs it any more");
+    trickles.store(false, Ordering::Relaxed);
+    assert_eq!(store.head("key").unwrap().0, 1 << 20, "other calls go on");
 }

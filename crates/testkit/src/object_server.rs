@@ -1,4 +1,4 @@
-//! A small S3 server that misbehaves: it fails, throttles, loses or cuts a share of its answers.
+//! A small S3 server that misbehaves: it fails, throttles, loses, cuts or trickles a share of its answers.
 //!
 //! It speaks what the client asks: whole objects, ranges, conditional puts, deletions, lists. It checks no signature.
 
@@ -25,6 +25,8 @@ pub enum Fate {
     Lost,
     /// It is carried out, and the connection closed in the middle of the body.
     Cut,
+    /// It is carried out, and of the body, or of an answer without one, a byte comes every 100 milliseconds.
+    Trickled,
 }
 
 type Fates = Arc<dyn Fn(u64) -> Fate + Send + Sync>;
@@ -36,6 +38,21 @@ struct State {
     received: AtomicU64,
     versions: AtomicU64,
     bare_tags: AtomicBool,
+    tags: Mutex<Tags>,
+}
+
+/// How a server tells versions of objects apart.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Tags {
+    /// By tags, which it compares where it is asked to.
+    #[default]
+    Compared,
+    /// By tags, which it does not compare for reading.
+    Ignored,
+    /// By weak tags, which never count as equal.
+    Weak,
+    /// By the time of the last change alone.
+    None,
 }
 
 /// A server on a port of its own; its threads end with the process.
@@ -67,6 +84,11 @@ impl Server {
     /// From now on `If-Match` must have the tag without quotes, as in Ceph's gateway 16.2.
     pub fn compare_bare_tags(&self) {
         self.state.bare_tags.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on versions are told apart like this.
+    pub fn give_tags(&self, tags: Tags) {
+        *self.state.tags.lock().unwrap() = tags;
     }
 
     /// Puts an object without a request.
@@ -114,11 +136,11 @@ fn connection(state: &State, fates: &Fates, stream: TcpStream) {
         let answer = match fate {
             Fate::Throttled => error("503 Slow Down", "SlowDown"),
             Fate::Failed => error("500 Internal Server Error", "InternalError"),
-            Fate::Served | Fate::Lost | Fate::Cut => carry_out(state, &request),
+            Fate::Served | Fate::Lost | Fate::Cut | Fate::Trickled => carry_out(state, &request),
         };
         let is_over = match fate {
             Fate::Lost => true,
-            _ => send(&stream, &request, &answer, fate == Fate::Cut).is_err() || fate == Fate::Cut,
+            _ => send(&stream, &request, &answer, fate).is_err() || fate == Fate::Cut,
         };
         if is_over {
             let _ = stream.shutdown(std::net::Shutdown::Both);
@@ -157,15 +179,29 @@ fn decoded(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn send(mut stream: &TcpStream, request: &Request, answer: &Answer, is_cut: bool) -> std::io::Result<()> {
+fn send(mut stream: &TcpStream, request: &Request, answer: &Answer, fate: Fate) -> std::io::Result<()> {
     let mut out = format!("HTTP/1.1 {}\r\n", answer.status);
     answer.headers.iter().for_each(|(name, value)| out += &format!("{name}: {value}\r\n"));
     if !answer.headers.iter().any(|(name, _)| *name == "Content-Length") {
         out += &format!("Content-Length: {}\r\n", answer.body.len());
     }
-    stream.write_all((out + "\r\n").as_bytes())?;
-    let len = if is_cut { answer.body.len() / 2 } else { answer.body.len() };
-    if request.method == "HEAD" { Ok(()) } else { stream.write_all(&answer.body[..len]) }
+    let head = (out + "\r\n").into_bytes();
+    let len = if fate == Fate::Cut { answer.body.len() / 2 } else { answer.body.len() };
+    let body = if request.method == "HEAD" { &[] } else { &answer.body[..len] };
+    match fate {
+        Fate::Trickled if body.is_empty() => trickle(stream, &head),
+        Fate::Trickled => stream.write_all(&head).and_then(|()| trickle(stream, body)),
+        _ => stream.write_all(&head).and_then(|()| stream.write_all(body)),
+    }
+}
+
+/// Never falls silent, and takes for ever. An error when the client has gone.
+fn trickle(mut stream: &TcpStream, bytes: &[u8]) -> std::io::Result<()> {
+    for byte in bytes {
+        stream.write_all(&[*byte])?;
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    Ok(())
 }
 
 fn error(status: &'static str, code: &str) -> Answer {
@@ -199,11 +235,20 @@ fn carry_out(state: &State, request: &Request) -> Answer {
         _ => found.map_or_else(
             || error("404 Not Found", "NoSuchKey"),
             |(version, bytes)| {
-                if request.headers.get("if-match").is_some_and(|tag| *tag != format!("\"{version}\"")) {
+                let tags = *state.tags.lock().unwrap();
+                let is_other = |tag: &String| tags == Tags::Weak || *tag != format!("\"{version}\"");
+                if tags != Tags::Ignored && request.headers.get("if-match").is_some_and(is_other) {
                     return error("412 Precondition Failed", "PreconditionFailed");
                 }
-                let date = ("Last-Modified", "Fri, 27 Nov 2026 10:00:00 GMT".to_owned());
-                object(request, bytes, vec![tag(*version), date])
+                // Each version is a second younger.
+                let (minute, second) = (version / 60 % 60, version % 60);
+                let mut headers = vec![("Last-Modified", format!("Fri, 27 Nov 2026 10:{minute:02}:{second:02} GMT"))];
+                match tags {
+                    Tags::Compared | Tags::Ignored => headers.push(tag(*version)),
+                    Tags::Weak => headers.push(("ETag", format!("W/\"{version}\""))),
+                    Tags::None => {}
+                }
+                object(request, bytes, headers)
             },
         ),
     }

@@ -4,4 +4,5 @@ mod fencing;
 mod hostile;
 mod managed;
 mod model;
+mod on_the_way;
 mod ranged;

@@ -4,7 +4,7 @@ use crate::model::open;
 use butterfs_device::BlockDevice;
 use butterfs_remote::{LocalFile, RangedImage};
 use butterfs_store::{Settings, Store};
-use butterfs_testkit::object_server::{Fate, Server};
+use butterfs_testkit::object_server::{Fate, Server, Tags};
 use butterfs_testkit::rng::Rng;
 
 #[test]
@@ -31,17 +31,51 @@ fn an_image_is_read_by_ranges_with_a_bounded_cache() {
     }
 }
 
-#[test]
-fn an_image_that_is_replaced_is_not_mixed() {
-    let server = Server::start(|_| Fate::Served);
-    let store = open(&server);
-    store.put("disk.raw", vec![1; 4 << 20]).unwrap();
-    let image =
-        RangedImage::open(&store, "disk.raw", 1 << 20, Some(LocalFile::in_folder(&std::env::temp_dir()).unwrap()))
-            .unwrap();
+const PATH: &str = "/bucket/volume/disk.raw";
+
+/// A part of an image is read; then it is replaced by one with so many bytes, and no other part is read.
+fn refuses_another(what: &str, server: &Server, store: &Store, bytes: usize, words: &str) {
+    server.put(PATH, vec![1; 4 << 20]);
+    let file = LocalFile::in_folder(&std::env::temp_dir()).unwrap();
+    let image = RangedImage::open(store, "disk.raw", 1 << 20, Some(file)).unwrap();
     let mut read = [0; 512];
     image.read_at(0, &mut read).unwrap();
-    store.put("disk.raw", vec![2; 4 << 20]).unwrap();
-    let error = image.read_at(3 << 20, &mut read).unwrap_err();
-    assert!(error.to_string().contains("disk.raw"), "{error}");
+    server.put(PATH, vec![2; bytes]);
+    for _ in 0..2 {
+        let error = image.read_at(3 << 20, &mut read).unwrap_err();
+        let sentence = error.to_string();
+        let begin = format!("the image {} has changed since it was opened, open or mount it again: ", image.name());
+        assert!(sentence.starts_with(&begin) && sentence.contains(words), "{what}, {bytes} bytes: {error}");
+        assert_eq!(error.kind(), std::io::ErrorKind::StaleNetworkFileHandle, "{what}, {bytes} bytes");
+    }
+    assert_eq!(read, [1; 512], "{what}");
+    // Another mount sees it.
+    let again = RangedImage::open(store, "disk.raw", 1 << 20, None).unwrap();
+    again.read_at(again.len() - 512, &mut read).unwrap();
+    assert_eq!(read, [2; 512], "{what}");
+}
+
+#[test]
+fn an_image_that_changes_is_not_mixed() {
+    let server = Server::start(|_| Fate::Served);
+    let web = Store::open(&format!("{}/bucket/volume", server.endpoint), &Settings::default()).unwrap();
+    let stores = [open(&server), web.clone()];
+    let longer = "it had 4194304 bytes and has 5242880 now";
+    // (How versions are told apart, the stores, the words for the same length, and those for a longer image.)
+    let cases: [(Tags, &[Store], &str, &str); 4] = [
+        (Tags::Compared, &stores, "", ""),
+        (Tags::Ignored, &stores, "its tag was", longer),
+        (Tags::Weak, &stores, "its tag was W/", longer),
+        // S3 always has tags.
+        (Tags::None, &[web], "the time of its last change is another one", longer),
+    ];
+    for (tags, stores, same, longer) in cases {
+        server.give_tags(tags);
+        for store in stores {
+            let what = format!("{tags:?}, {store:?}");
+            refuses_another(&what, &server, store, 4 << 20, same);
+            refuses_another(&what, &server, store, 5 << 20, longer);
+            refuses_another(&what, &server, store, 1 << 20, "");
+        }
+    }
 }

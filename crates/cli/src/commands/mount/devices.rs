@@ -60,6 +60,10 @@ fn explained(error: OpenError, source: &Path) -> CliError {
         OpenErrorKind::NotFound if error.path == source => {
             CliError::from(error).hint("with --create SIZE an image is made there")
         }
+        OpenErrorKind::NotStorage { .. } if error.path.is_dir() => {
+            let path = std::path::absolute(&error.path).unwrap_or_else(|_| error.path.clone());
+            CliError::from(error).hint(format!("a volume in a folder has a URL: file://{}", path.display()))
+        }
         _ => error.into(),
     }
 }
@@ -95,6 +99,11 @@ fn image(path: &Path, read_only: bool) -> io::Result<OwnedFd> {
 
 /// Makes an image with a filesystem where there is none. False: something is there already.
 pub fn create(path: &Path, bytes: u64) -> Result<bool, CliError> {
+    let ends_with_slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    if ends_with_slash && !path.exists() {
+        let sentence = format!("no image can be made at {}, because its name ends with a slash", path.display());
+        return Err(CliError::failed(sentence).hint("give the name without the slash"));
+    }
     let device = match FileDevice::create(path, bytes) {
         Ok(device) => device,
         Err(error) if matches!(error.kind, OpenErrorKind::Exists) => return Ok(false),

@@ -2,7 +2,7 @@
 
 use super::{Storage, Stored};
 use crate::args;
-use crate::error::CliError;
+use crate::error::{CliError, os_message};
 use crate::report;
 use crate::stores;
 use butterfs_device::BlockDevice;
@@ -226,6 +226,10 @@ fn may_be_image(url: &str, error: &Error) -> bool {
 /// The object at a URL as a raw image.
 fn open_image(url: &str, settings: &Settings, options: &butterfs_remote::Options) -> Result<RangedImage, Error> {
     let (folder, key) = url.trim_end_matches('/').rsplit_once('/').unwrap_or((url, ""));
+    if folder.ends_with(":/") {
+        // A bucket or a host is no image.
+        return Err(Error::new(Kind::NotFound, format!("{url} names no object")));
+    }
     RangedImage::open(&Store::open(folder, settings)?, key, options.limits.cache, options.file.clone())
 }
 
@@ -234,8 +238,29 @@ fn nothing_there(url: &str, options: &butterfs_remote::Options) -> CliError {
         .hint("with --create SIZE a volume is made there; 'butterfs volume ls' lists those that are there")
 }
 
+/// A folder with other files is no place for volumes, unless there are some already.
+fn refuse_other_files(store: &Store) -> Result<(), CliError> {
+    let Some(folder) = store.folder() else { return Ok(()) };
+    if folder.join("volumes").is_dir() {
+        return Ok(());
+    }
+    let failed = |error: &std::io::Error| CliError::failed(format!("{}: {}", folder.display(), os_message(error)));
+    let mut names = std::fs::read_dir(folder).map_err(|error| failed(&error))?.flatten().map(|entry| entry.file_name());
+    match names.find(|name| name != "lost+found") {
+        None => Ok(()),
+        Some(name) => {
+            let (folder, name) = (folder.display(), name.display());
+            Err(CliError::failed(format!(
+                "{folder} has other files, such as '{name}', and no volume is made among them"
+            ))
+            .hint("give --create an empty folder, or one that does not exist"))
+        }
+    }
+}
+
 /// Makes a volume with a filesystem where there is none. False: there is one already.
 fn make(store: &Store, options: &butterfs_remote::Options, bytes: u64) -> Result<bool, CliError> {
+    refuse_other_files(store)?;
     match butterfs_remote::make(store, &options.volume, bytes) {
         Err(error) if error.kind() == Kind::Exists => return Ok(false),
         outcome => outcome.map_err(stores::refused)?,

@@ -34,6 +34,10 @@ impl StoreArgs {
     }
 
     fn reached(&self, url: &str, makes_folder: bool) -> Result<Store, CliError> {
+        self.connected(url, makes_folder).map_err(stores::refused)
+    }
+
+    fn connected(&self, url: &str, makes_folder: bool) -> Result<Store, butterfs_store::Error> {
         let settings = Settings {
             endpoint: self.endpoint.clone(),
             region: self.region.clone(),
@@ -42,7 +46,19 @@ impl StoreArgs {
             makes_folder,
             ..stores::settings()
         };
-        Store::open(url, &settings).map_err(stores::refused)
+        Store::open(url, &settings)
+    }
+
+    /// The error where a URL has no repository yet, which a snapshot needs that is a difference from another one.
+    pub fn refuse_missing(&self, url: &str) -> Result<(), CliError> {
+        let access = self.access()?;
+        let opened = self.connected(url, false).and_then(|store| Repository::open(store, &access));
+        opened.map(drop).map_err(|error| match error.kind() {
+            Kind::NotFound => {
+                CliError::from(error).hint("the stream is a difference; put the snapshot before it first")
+            }
+            _ => refused(error),
+        })
     }
 
     fn access(&self) -> Result<Access, CliError> {

@@ -8,8 +8,10 @@ use crate::open_filesystem::{ImageArgument, Intent};
 use crate::progress::{Progress, Unit};
 use crate::report;
 use butterfs_control::SendStatus;
+use butterfs_fs::Errno;
 use butterfs_objects::{Options, Put, Repository};
-use butterfs_send::apply;
+use butterfs_send::apply::{self, Failure, Outcome, Section, StreamTarget};
+use butterfs_send::wire::Command;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -65,13 +67,9 @@ impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let is_stream = self.snapshots == [Path::new("-")];
         if !is_stream {
-            // No store is made for what cannot be put.
             self.snapshots.iter().try_for_each(|snapshot| self.image.open(snapshot, Intent::Look)?.close())?;
         }
-        let repository = self.store.open_or_make(&self.url, &self.encrypt_to)?;
-        let now = jiff::Timestamp::now().as_second();
-        let options = Options { level: self.level, scratch: std::env::temp_dir(), now };
-        let mut put = Put::new(&repository, options)?;
+        let mut put = Late { args: &self, begun: None, refused: None };
         if is_stream {
             self.stdin(&mut put)?;
         } else {
@@ -81,7 +79,60 @@ impl Run for Args {
                 parent = Some(snapshot.as_path()).filter(|_| !self.full);
             }
         }
-        self.end(put, &repository, out)
+        match put.begun {
+            Some((repository, put)) => self.end(put, &repository, out),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A put that begins with its first section: no store is made for what cannot be put.
+struct Late<'a> {
+    args: &'a Args,
+    begun: Option<(Repository, Put)>,
+    /// The reason why it did not begin.
+    refused: Option<CliError>,
+}
+
+impl Late<'_> {
+    fn put(&mut self) -> Result<&mut Put, Failure> {
+        let none = || Failure::new(Errno::EINVAL, "no subvolume was begun");
+        self.begun.as_mut().map(|(_, put)| put).ok_or_else(none)
+    }
+}
+
+impl StreamTarget for Late<'_> {
+    fn begin(&mut self, section: &Section<'_>) -> Outcome {
+        if self.begun.is_none() {
+            match self.args.begin(section.parent.is_some()) {
+                Ok(begun) => self.begun = Some(begun),
+                Err(error) => {
+                    self.refused = Some(error);
+                    return Err(Failure::new(Errno::EIO, "the store cannot be opened"));
+                }
+            }
+        }
+        self.put()?.begin(section)
+    }
+
+    fn notices(&mut self) -> Vec<String> {
+        self.put().map(StreamTarget::notices).unwrap_or_default()
+    }
+
+    fn command(&mut self, command: &Command<'_>) -> Outcome {
+        self.put()?.command(command)
+    }
+
+    fn finish(&mut self) -> Outcome {
+        self.put()?.finish()
+    }
+
+    fn abandon(&mut self) {
+        self.put().into_iter().for_each(StreamTarget::abandon);
+    }
+
+    fn sync(&mut self) -> Outcome {
+        self.put().map_or(Ok(()), StreamTarget::sync)
     }
 }
 
@@ -90,15 +141,28 @@ impl Args {
         if self.quiet { Progress::none() } else { Progress::new("put", unit) }
     }
 
-    fn stdin(&self, put: &mut Put) -> Result<(), CliError> {
+    /// Opens or makes the store; a snapshot that is made from another one needs a store that has that.
+    fn begin(&self, is_difference: bool) -> Result<(Repository, Put), CliError> {
+        if is_difference {
+            self.store.refuse_missing(&self.url)?;
+        }
+        let repository = self.store.open_or_make(&self.url, &self.encrypt_to)?;
+        let now = jiff::Timestamp::now().as_second();
+        let options = Options { level: self.level, scratch: std::env::temp_dir(), now };
+        let put = Put::new(&repository, options)?;
+        Ok((repository, put))
+    }
+
+    fn stdin(&self, put: &mut Late<'_>) -> Result<(), CliError> {
         let failed = |error| CliError::failed(format!("cannot read standard input: {}", os_message(&error)));
         let input = File::from(rustix::stdio::stdin().try_clone_to_owned().map_err(failed)?);
         let mut progress = self.progress(Unit::Bytes);
-        receive(input, put, &mut |bytes| progress.at(bytes, None))
+        receive(input, put, &mut |bytes| progress.at(bytes, None))?;
+        put.refused.take().map_or(Ok(()), Err)
     }
 
     /// Puts what another thread sends.
-    fn one(&self, put: &mut Put, snapshot: &Path, parent: Option<&Path>) -> Result<(), CliError> {
+    fn one(&self, put: &mut Late<'_>, snapshot: &Path, parent: Option<&Path>) -> Result<(), CliError> {
         let mut opened = self.image.open(snapshot, Intent::Look)?;
         let mut progress = self.progress(Unit::Permille);
         let mut tell = |status: SendStatus| {
@@ -109,6 +173,9 @@ impl Args {
         let take = |stream: &mut dyn Read| receive(stream, put, &mut |_| {});
         let (putted, sent) = send::one(&mut opened, snapshot, parent, take, &mut tell)?;
         drop(progress);
+        if let Some(refused) = put.refused.take() {
+            return Err(refused);
+        }
         match (putted, sent) {
             // A put that fails reads no further, so the send fails too. A send that fails cuts the put's stream.
             (Err(error), Ok(_)) => Err(error),
@@ -141,7 +208,7 @@ fn is_cut(error: &CliError) -> bool {
 }
 
 /// Puts streams; the first error ends it.
-fn receive(input: impl Read, put: &mut Put, at: &mut dyn FnMut(u64)) -> Result<(), CliError> {
+fn receive(input: impl Read, put: &mut Late<'_>, at: &mut dyn FnMut(u64)) -> Result<(), CliError> {
     struct First<'a> {
         error: Option<String>,
         at: &'a mut dyn FnMut(u64),
@@ -164,6 +231,8 @@ fn receive(input: impl Read, put: &mut Put, at: &mut dyn FnMut(u64)) -> Result<(
     let mut first = First { error: None, at, commands: 0 };
     let summary = apply::receive(input, put, &apply::Options::default(), &mut first);
     match first.error {
+        // Its reason is better than that of the command.
+        Some(_) if put.refused.is_some() => Ok(()),
         None if summary.errors == 0 => Ok(()),
         error => Err(CliError::failed(error.unwrap_or_else(|| "the stream has errors".to_owned()))),
     }
