@@ -45,6 +45,7 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod buffers;
 mod bytes_of;
 mod checkpoint;
 mod device;

@@ -1,16 +1,15 @@
-//! Bytes that are kept on this machine: in a file without a name, on a disk or in memory, which is gone with the
-//! process.
+//! Bytes that are kept on this machine: in memory, or in a file without a name, which is gone with the process.
 //!
 //! The file has a region for each size: 4 KiB, 8 KiB and so on to 1 MiB. It is sparse, and places that are not used any
-//! more are used again or made holes. So memory takes what is kept; the heaps of the C library, one for each few
-//! threads, would take half as much again for what comes and goes in no order.
+//! more are used again or made holes.
 
+use crate::buffers::Buffers;
 use butterfs_store::{Error, Kind, Result};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use quick_cache::{OptionsBuilder, Weighter};
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
 use std::hash::Hash;
 use std::io;
@@ -22,17 +21,15 @@ use std::sync::Arc;
 const LEAST: u32 = 12;
 /// Bytes of the largest place.
 pub const MOST: usize = 1 << 20;
-const SIZES: usize = 9;
+pub const SIZES: usize = 9;
 /// Bytes of the region of one size, as a power of two.
 const REGION: u32 = 40;
 /// Bytes of places of one size that are free and no holes.
-const MOST_FREE_ON_DISK: u64 = 16 << 20;
-const MOST_FREE_IN_MEMORY: u64 = 1 << 20;
+const MOST_FREE: u64 = 16 << 20;
 
 /// See the [module](self).
 pub struct LocalFile {
     file: File,
-    most_free: u64,
     sizes: [Mutex<Places>; SIZES],
 }
 
@@ -75,22 +72,11 @@ impl std::fmt::Debug for Kept {
 }
 
 impl LocalFile {
-    /// A file in memory; none where the system has no such files.
-    pub(crate) fn in_memory() -> Option<Arc<LocalFile>> {
-        let file = memfd_create("butterfs-cache", MemfdFlags::CLOEXEC).ok()?.into();
-        Some(Arc::new(LocalFile { file, most_free: MOST_FREE_IN_MEMORY, sizes: Default::default() }))
-    }
-
-    /// Whether a disk can fail to give back what was kept.
-    fn is_on_disk(&self) -> bool {
-        self.most_free == MOST_FREE_ON_DISK
-    }
-
     /// A file in a folder.
     pub fn in_folder(folder: &Path) -> Result<Arc<LocalFile>> {
         let refused = |error| Error::new(Kind::Invalid, format!("{} takes no file: {error}", folder.display()));
         let file = tempfile::tempfile_in(folder).map_err(refused)?;
-        Ok(Arc::new(LocalFile { file, most_free: MOST_FREE_ON_DISK, sizes: Default::default() }))
+        Ok(Arc::new(LocalFile { file, sizes: Default::default() }))
     }
 
     /// Keeps up to [`MOST`] bytes.
@@ -116,14 +102,19 @@ impl LocalFile {
 }
 
 /// The index of the size of the place for so many bytes.
-fn size_of_place(len: usize) -> usize {
+pub fn size_of_place(len: usize) -> usize {
     assert!((1..=MOST).contains(&len), "a place has 1 byte to 1 MiB");
     (len.next_power_of_two().trailing_zeros().max(LEAST) - LEAST) as usize
 }
 
+/// The bytes that a place of this size has.
+pub fn bytes_of_place(size: usize) -> u64 {
+    1 << (size as u32 + LEAST)
+}
+
 impl Slot {
     fn bytes(&self) -> u64 {
-        1 << (self.size as u32 + LEAST)
+        bytes_of_place(self.size)
     }
 
     fn offset(&self) -> u64 {
@@ -135,10 +126,40 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut places = self.owner.sizes[self.size].lock();
         places.free.push(self.number);
-        if places.free.len() as u64 * self.bytes() > self.owner.most_free {
+        if places.free.len() as u64 * self.bytes() > MOST_FREE {
             // A filesystem without holes keeps the room until the place is used again.
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let _ = fallocate(&self.owner.file, hole, self.offset(), self.bytes());
+        }
+    }
+}
+
+/// Where what is read is kept.
+#[derive(Debug)]
+pub enum Keeper {
+    Memory(Arc<Buffers>),
+    File(Arc<LocalFile>),
+}
+
+impl Keeper {
+    /// A file, or memory where there is none.
+    pub fn new(file: Option<Arc<LocalFile>>) -> Keeper {
+        file.map_or_else(|| Keeper::Memory(Arc::default()), Keeper::File)
+    }
+
+    /// The file, if it is one.
+    pub fn file(&self) -> Option<&Arc<LocalFile>> {
+        match self {
+            Keeper::Memory(_) => None,
+            Keeper::File(file) => Some(file),
+        }
+    }
+
+    /// Keeps up to [`MOST`] bytes; `None` when a file takes no more.
+    pub fn keep(&self, bytes: &[u8]) -> Option<Kept> {
+        match self {
+            Keeper::Memory(buffers) => Some(Kept::Memory(buffers.copy(bytes))),
+            Keeper::File(file) => file.keep(bytes).ok(),
         }
     }
 }
@@ -153,14 +174,9 @@ pub fn cache<K: Eq + Hash, W: Weighter<K, Kept> + Clone>(entries: u64, bytes: u6
 }
 
 impl Kept {
-    /// Keeps bytes in the file, or in memory where there is none; `None` when the file takes no more.
-    pub fn new(bytes: &Bytes, file: Option<&Arc<LocalFile>>) -> Option<Kept> {
-        file.map_or_else(|| Some(Kept::Memory(bytes.clone())), |file| file.keep(bytes).ok())
-    }
-
     /// Whether a disk can fail to give them back.
     pub fn is_on_disk(&self) -> bool {
-        matches!(self, Kept::File(slot) if slot.owner.is_on_disk())
+        matches!(self, Kept::File(_))
     }
 
     /// How many bytes.
@@ -174,7 +190,7 @@ impl Kept {
     /// Bytes that they take.
     pub fn room(&self) -> u64 {
         match self {
-            Kept::Memory(bytes) => bytes.len() as u64,
+            Kept::Memory(bytes) => bytes_of_place(size_of_place(bytes.len())),
             Kept::File(slot) => slot.bytes(),
         }
     }
@@ -205,12 +221,7 @@ mod tests {
 
     #[test]
     fn places_are_used_again_and_made_holes() {
-        for file in [LocalFile::in_folder(&std::env::temp_dir()).unwrap(), LocalFile::in_memory().unwrap()] {
-            uses_places_again(&file);
-        }
-    }
-
-    fn uses_places_again(file: &Arc<LocalFile>) {
+        let file = LocalFile::in_folder(&std::env::temp_dir()).unwrap();
         let lens = [1, 4096, 4097, 65536, 100_000, MOST];
         for round in 0..3u8 {
             let content = |index: usize, len: usize| vec![round * 7 + index as u8; len];
@@ -228,7 +239,7 @@ mod tests {
         let bytes = || file.file.metadata().unwrap().blocks() * 512;
         assert!(bytes() >= 100 << 20);
         drop(many);
-        assert!(bytes() <= 2 * file.most_free, "{} bytes stay", bytes());
+        assert!(bytes() <= 2 * MOST_FREE, "{} bytes stay", bytes());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use crate::ahead::Source;
 use crate::bytes_of::{Digest, digest};
 use crate::failures::Failures;
-use crate::local::{Kept, LocalFile, cache};
+use crate::local::{Keeper, Kept, LocalFile, cache};
 use crate::ranges::Run;
 use crate::room::{Room, Taken};
 use crate::table::{BLOCK, Piece, Place, Shard, Table, segment_key};
@@ -70,10 +70,7 @@ pub struct Pieces {
 /// The part that is the same for readers and for what is read ahead.
 struct Shared {
     cache: Cache<Spot, Kept, ByBytes>,
-    /// The file on a disk for what is kept, if it is not memory.
-    file: Option<Arc<LocalFile>>,
-    /// The file for what is kept, of either kind.
-    keeps: Option<Arc<LocalFile>>,
+    keeper: Keeper,
     shards: Cache<Spot, Arc<Shard>, ByBytes>,
     /// Pieces that some thread is asking for.
     asked: Mutex<HashSet<Spot>>,
@@ -88,8 +85,7 @@ impl Pieces {
         let pieces = (cache_bytes / (16 * BLOCK)).max(64);
         let shared = Shared {
             cache: cache(pieces, cache_bytes, ByBytes),
-            keeps: file.clone().or_else(LocalFile::in_memory),
-            file,
+            keeper: Keeper::new(file),
             shards: Cache::with_weighter(1024, SHARD_CACHE, ByBytes),
             asked: Mutex::default(),
             answered: Condvar::new(),
@@ -121,12 +117,12 @@ impl Pieces {
 
     /// The file for what is kept, if it is not memory.
     pub fn file(&self) -> Option<&Arc<LocalFile>> {
-        self.shared.file.as_ref()
+        self.shared.keeper.file()
     }
 
     /// Takes note of a piece that was just put.
     pub fn keep(&self, stored: &Stored, bytes: &Bytes) {
-        self.insert(stored, Kept::new(bytes, self.shared.keeps.as_ref()));
+        self.insert(stored, self.shared.keeper.keep(bytes));
     }
 
     fn insert(&self, stored: &Stored, kept: Option<Kept>) {
