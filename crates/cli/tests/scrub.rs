@@ -13,8 +13,9 @@ use common::{Ran, butterfs, butterfs_ok, ran};
 use mounted::{Bed, eventually, text};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A command whose state lies beside the test's images.
 fn scrub(state: &Path, arguments: &[&str]) -> Ran {
@@ -221,5 +222,40 @@ fn a_mount_is_scrubbed_limited_and_healthy() {
     assert_eq!(code(&only), 0, "{}", err(&only));
     let resumed = scrub(&state, &["resume", "-B", at]);
     assert_eq!(code(&resumed), 0, "{}", err(&resumed));
+    bed.umount_ok();
+}
+
+/// A scrub in the foreground, and what it has said when it ends.
+fn foreground(state: &Path, arguments: &[&str], meanwhile: impl FnOnce(u32)) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_butterfs"));
+    command.args(["scrub", "start", "-B"]).args(arguments).env("BUTTERFS_STATE_DIR", state).env("TZ", "UTC0");
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let at = arguments.last().expect("the mount is the last one");
+    eventually(|| out(&scrub(state, &["status", at])).contains("Status:           running\n"));
+    meanwhile(child.id());
+    ran(child.wait_with_output().expect("it ends"))
+}
+
+#[test]
+fn a_scrub_in_the_foreground_hears_signals_and_new_limits() {
+    let Some(bed) = Bed::for_root("scrub_foreground") else { return };
+    let (state, at) = (bed.image.with_extension("state"), text(&bed.at));
+    butterfs_ok(&["mkfs", "-q", "-b", "300M", "-d", "dup", text(&bed.image)]);
+    butterfs_ok(&["mount", text(&bed.image), at]);
+    std::fs::write(bed.path("file"), noise(5, 24 << 20)).unwrap();
+    butterfs_ok(&["filesystem", "sync", at]);
+    // With this limit the first window is paid for in 40 s.
+    let begun = Instant::now();
+    let done = foreground(&state, &["--limit", "100k", at], |_| {
+        assert_eq!(code(&scrub(&state, &["limit", "-a", "-l", "0", at])), 0);
+    });
+    assert_eq!(code(&done), 0, "{}", err(&done));
+    assert!(begun.elapsed() < Duration::from_secs(30), "the old limit went on");
+    let ended = foreground(&state, &["--limit", "100k", at], |process| {
+        let process = rustix::process::Pid::from_raw(process as i32).unwrap();
+        rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    });
+    assert_eq!((code(&ended), err(&ended).as_str()), (1, ""), "{}", out(&ended));
+    assert!(out(&scrub(&state, &["status", at])).contains("Status:           aborted\n"));
     bed.umount_ok();
 }

@@ -78,7 +78,7 @@ impl Filesystem {
         for lane in 0..scrub.lanes() {
             scrub.check_superblocks(&self.0.engine, lane);
             while let Some(rest) = self.scrub_step(&scrub, lane, &mut buffer) {
-                scrub.rest(rest);
+                scrub.rest(lane, rest);
             }
         }
         self.check_deferred(&scrub);
@@ -280,7 +280,7 @@ fn work(weak: &Weak<super::Inner>, scrub: &Scrub, lane: usize, is_first: bool) {
         let rest = filesystem.scrub_step(scrub, lane, &mut buffer);
         drop(filesystem);
         let Some(rest) = rest else { break };
-        scrub.rest(rest);
+        scrub.rest(lane, rest);
     }
 }
 

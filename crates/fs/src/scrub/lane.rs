@@ -143,6 +143,13 @@ impl Lane {
         self.state.lock().begun.is_empty()
     }
 
+    /// Sets the limit, in bytes per second. What was read before counts no more.
+    pub fn set_limit(&self, limit: u64) {
+        let mut state = self.state.lock();
+        self.limit.store(limit, Ordering::Relaxed);
+        state.paid_until = Duration::ZERO;
+    }
+
     /// Bytes were read. Returns how long the next read has to wait.
     pub fn pay(&self, bytes: u64, uptime: Duration) -> Duration {
         let limit = self.limit.load(Ordering::Relaxed);
@@ -220,9 +227,12 @@ mod tests {
     fn a_limit_spreads_reads() {
         let lane = lane();
         assert_eq!(lane.pay(1 << 30, Duration::from_secs(5)), Duration::ZERO);
-        lane.limit.store(1 << 20, Ordering::Relaxed);
+        lane.set_limit(1 << 20);
         assert_eq!(lane.pay(1 << 20, Duration::from_secs(5)), Duration::from_secs(1));
         assert_eq!(lane.pay(1 << 20, Duration::from_secs(5)), Duration::from_secs(2));
         assert_eq!(lane.pay(1 << 20, Duration::from_secs(9)), Duration::from_secs(1), "idle time is not saved up");
+        lane.pay(1 << 30, Duration::from_secs(9));
+        lane.set_limit(2 << 20);
+        assert_eq!(lane.pay(2 << 20, Duration::from_secs(9)), Duration::from_secs(1), "the debt is forgiven");
     }
 }

@@ -141,10 +141,7 @@ impl Scrub {
 
     /// Sets the limit of a device, in bytes per second; 0 for none.
     pub fn set_limit(&self, device: DeviceId, limit: u64) {
-        self.lanes
-            .iter()
-            .filter(|lane| lane.device == device)
-            .for_each(|lane| lane.limit.store(limit, Ordering::Relaxed));
+        self.lanes.iter().filter(|lane| lane.device == device).for_each(|lane| lane.set_limit(limit));
     }
 
     /// Verifies the superblocks of a lane's device, unless it was resumed.
@@ -239,9 +236,11 @@ impl Scrub {
         WindowResult { counters, damages: vec![damage], ..WindowResult::default() }
     }
 
-    /// Waits as long as a limit asks for, unless the run ends before.
-    pub(crate) fn rest(&self, mut time: Duration) {
-        while time > Duration::ZERO && !self.is_cancelled() {
+    /// Waits as long as the limit of a lane asks for, unless the run ends before, or the limit becomes another one.
+    pub(crate) fn rest(&self, lane: usize, mut time: Duration) {
+        let limit = || self.lanes[lane].limit.load(Ordering::Relaxed);
+        let own = limit();
+        while time > Duration::ZERO && !self.is_cancelled() && limit() == own {
             let nap = time.min(NAP);
             std::thread::sleep(nap);
             time -= nap;

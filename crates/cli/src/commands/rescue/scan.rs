@@ -61,6 +61,12 @@ impl Run for Args {
     fn run_as(self, format: Format, out: &mut dyn Write) -> std::result::Result<(), CliError> {
         let failed = |error: butterfs_rescue::Error| CliError::failed(error.to_string());
         self.unreadable.iter().try_for_each(|path| may_be_replaced(path))?;
+        if let Some(both) = self.unreadable.iter().find(|path| **path == self.map) {
+            return Err(CliError::usage(format!(
+                "{} cannot be the map and the list of what is unreadable",
+                both.display()
+            )));
+        }
         let devices = Source::default().devices(&self.devices)?;
         let known = self.ddrescue.iter().map(|path| ddrescue(path).map(Some));
         let known = known.collect::<std::result::Result<Vec<Option<Ddrescue>>, CliError>>()?;
@@ -109,6 +115,8 @@ impl Run for Args {
 impl Args {
     fn write_unreadable(&self, map: &Map) -> std::result::Result<(), CliError> {
         for (path, device) in self.unreadable.iter().zip(map.devices()) {
+            // By another name it may be the map.
+            may_be_replaced(path)?;
             let text = Ddrescue::of_bad(device.bad.clone()).text(device.len, device.done);
             let written = std::fs::write(path, text);
             written.map_err(|error| CliError::failed(format!("cannot write {}: {error}", path.display())))?;

@@ -27,19 +27,7 @@ impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let shown = self.target.shown();
         let was_running = match self.target.place()? {
-            place @ Place::Mount { .. } => {
-                let mut opened = place.open(Intent::Look)?;
-                let asking = about([&opened.root()], |[through]| CancelScrub { through });
-                let cancelled = opened.try_ask(asking)?;
-                opened.close()?;
-                match cancelled {
-                    Ok(_) => true,
-                    Err(refusal) if refusal.errno == NOT_RUNNING => false,
-                    Err(refusal) => {
-                        return Err(CliError::failed(format!("scrub cancel failed on {shown}: {}", refusal.sentence)));
-                    }
-                }
-            }
+            place @ Place::Mount { .. } => cancel_on_mount(&place, &shown)?,
             Place::Images(images) => cancel_on_image(&Records::of(&fsid_of(&images[0])?))?,
         };
         if !was_running {
@@ -47,6 +35,19 @@ impl Run for Args {
             return Err(CliError::Reported { code: NOTHING_TO_DO });
         }
         Ok(writeln!(out, "scrub cancelled")?)
+    }
+}
+
+/// Asks the process that serves the mount to end the scrub, and waits for that. False: none runs.
+pub(super) fn cancel_on_mount(place: &Place, shown: &str) -> Result<bool, CliError> {
+    let mut opened = place.open(Intent::Look)?;
+    let asking = about([&opened.root()], |[through]| CancelScrub { through });
+    let cancelled = opened.try_ask(asking)?;
+    opened.close()?;
+    match cancelled {
+        Ok(_) => Ok(true),
+        Err(refusal) if refusal.errno == NOT_RUNNING => Ok(false),
+        Err(refusal) => Err(CliError::failed(format!("scrub cancel failed on {shown}: {}", refusal.sentence))),
     }
 }
 

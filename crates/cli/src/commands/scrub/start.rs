@@ -1,5 +1,6 @@
 //! `butterfs scrub start` and `resume`.
 
+use super::cancel;
 use super::place::{Place, Target};
 use super::record::{Findings, Lock, Records, counter, uuid_text};
 use super::summary::{self, COUNTERS, Style};
@@ -75,8 +76,8 @@ struct Common {
 ///
 /// Memory: 4 MiB for each of at most 8 threads for each device, and some 50 MiB of findings.
 ///
-/// Exit codes: 0 when everything is good or has been repaired, 1 when it could not be started or was cancelled, 3 when
-/// damage is left.
+/// Exit codes: 0 when everything is good or has been repaired (with -r: could be repaired), 1 when it could not be
+/// started or was cancelled, 3 when damage is left that cannot be repaired.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Start {
     /// Start although another command says that a scrub runs
@@ -198,7 +199,7 @@ impl Job {
             return Ok(());
         };
         let mut run = Running::begin(&self, records, lock)?;
-        let ended = run.follow(&mut opened, question, out);
+        let ended = run.follow(&place, &mut opened, question, out);
         let outcome = ended.and_then(|()| run.end(&mut opened, out));
         let closed = opened.close();
         outcome.and_then(|code| closed.map(|()| code)).and_then(|code| match code {
@@ -363,24 +364,32 @@ impl Running {
     /// Learns how far it is until it ends, or somebody wants it to.
     fn follow(
         &mut self,
+        place: &Place,
         opened: &mut OpenFilesystem,
         question: crate::open_filesystem::Asking<StartScrub>,
         out: &mut dyn Write,
     ) -> Result<(), CliError> {
         let stopped = Arc::clone(&self.stopped);
         let target = self.common.target.shown();
+        let mut is_cancelled = false;
         let ended = opened.try_each(question, &mut |news| {
             self.take(news, out)?;
-            match stopped.load(Ordering::Acquire) {
-                true => Err(CliError::Reported { code: 0 }),
-                false => Ok(()),
+            match (stopped.load(Ordering::Acquire), place) {
+                (false, _) => Ok(()),
+                (true, Place::Images(_)) => Err(CliError::Reported { code: 0 }),
+                // The answer goes on until the scrub has ended, so that nothing is in use afterwards.
+                (true, Place::Mount { .. }) if is_cancelled => Ok(()),
+                (true, Place::Mount { .. }) => {
+                    is_cancelled = true;
+                    cancel::cancel_on_mount(place, &target).map(drop)
+                }
             }
         });
         match ended {
             Ok(Ok(())) => Ok(()),
             Ok(Err(refusal)) if refusal.errno == IN_PROGRESS => Err(in_progress(opened, &target)),
             Ok(Err(refusal)) => Err(CliError::failed(format!("cannot scrub {target}: {}", refusal.sentence))),
-            Err(_) if stopped.load(Ordering::Acquire) => Ok(()),
+            Err(CliError::Reported { code: 0 }) => Ok(()),
             Err(error) => Err(error),
         }
     }
