@@ -45,7 +45,6 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
-mod buffers;
 mod bytes_of;
 mod checkpoint;
 mod device;

@@ -3,7 +3,6 @@
 //! The file has a region for each size: 4 KiB, 8 KiB and so on to 1 MiB. It is sparse, and places that are not used any
 //! more are used again or made holes.
 
-use crate::buffers::Buffers;
 use butterfs_store::{Error, Kind, Result};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -21,7 +20,7 @@ use std::sync::Arc;
 const LEAST: u32 = 12;
 /// Bytes of the largest place.
 pub const MOST: usize = 1 << 20;
-pub const SIZES: usize = 9;
+const SIZES: usize = 9;
 /// Bytes of the region of one size, as a power of two.
 const REGION: u32 = 40;
 /// Bytes of places of one size that are free and no holes.
@@ -102,13 +101,13 @@ impl LocalFile {
 }
 
 /// The index of the size of the place for so many bytes.
-pub fn size_of_place(len: usize) -> usize {
+fn size_of_place(len: usize) -> usize {
     assert!((1..=MOST).contains(&len), "a place has 1 byte to 1 MiB");
     (len.next_power_of_two().trailing_zeros().max(LEAST) - LEAST) as usize
 }
 
 /// The bytes that a place of this size has.
-pub fn bytes_of_place(size: usize) -> u64 {
+fn bytes_of_place(size: usize) -> u64 {
     1 << (size as u32 + LEAST)
 }
 
@@ -134,36 +133,6 @@ impl Drop for Slot {
     }
 }
 
-/// Where what is read is kept.
-#[derive(Debug)]
-pub enum Keeper {
-    Memory(Arc<Buffers>),
-    File(Arc<LocalFile>),
-}
-
-impl Keeper {
-    /// A file, or memory where there is none.
-    pub fn new(file: Option<Arc<LocalFile>>) -> Keeper {
-        file.map_or_else(|| Keeper::Memory(Arc::default()), Keeper::File)
-    }
-
-    /// The file, if it is one.
-    pub fn file(&self) -> Option<&Arc<LocalFile>> {
-        match self {
-            Keeper::Memory(_) => None,
-            Keeper::File(file) => Some(file),
-        }
-    }
-
-    /// Keeps up to [`MOST`] bytes; `None` when a file takes no more.
-    pub fn keep(&self, bytes: &[u8]) -> Option<Kept> {
-        match self {
-            Keeper::Memory(buffers) => Some(Kept::Memory(buffers.copy(bytes))),
-            Keeper::File(file) => file.keep(bytes).ok(),
-        }
-    }
-}
-
 /// A cache of so many bytes, with about so many entries. Half of it is for what was asked for once, because what is
 /// read ahead must stay until it is read.
 pub fn cache<K: Eq + Hash, W: Weighter<K, Kept> + Clone>(entries: u64, bytes: u64, weighter: W) -> Cache<K, Kept, W> {
@@ -174,6 +143,11 @@ pub fn cache<K: Eq + Hash, W: Weighter<K, Kept> + Clone>(entries: u64, bytes: u6
 }
 
 impl Kept {
+    /// Keeps bytes in the file, or in memory where there is none; `None` when the file takes no more.
+    pub fn new(bytes: &Bytes, file: Option<&Arc<LocalFile>>) -> Option<Kept> {
+        file.map_or_else(|| Some(Kept::Memory(bytes.clone())), |file| file.keep(bytes).ok())
+    }
+
     /// Whether a disk can fail to give them back.
     pub fn is_on_disk(&self) -> bool {
         matches!(self, Kept::File(_))
@@ -190,7 +164,7 @@ impl Kept {
     /// Bytes that they take.
     pub fn room(&self) -> u64 {
         match self {
-            Kept::Memory(bytes) => bytes_of_place(size_of_place(bytes.len())),
+            Kept::Memory(bytes) => bytes.len().next_power_of_two().max(1 << LEAST) as u64,
             Kept::File(slot) => slot.bytes(),
         }
     }

@@ -4,7 +4,7 @@
 use crate::ahead::Source;
 use crate::bytes_of::{Digest, digest};
 use crate::failures::Failures;
-use crate::local::{Keeper, Kept, LocalFile, cache};
+use crate::local::{Kept, LocalFile, cache};
 use crate::ranges::Run;
 use crate::room::{Room, Taken};
 use crate::table::{BLOCK, Piece, Place, Shard, Table, segment_key};
@@ -70,7 +70,8 @@ pub struct Pieces {
 /// The part that is the same for readers and for what is read ahead.
 struct Shared {
     cache: Cache<Spot, Kept, ByBytes>,
-    keeper: Keeper,
+    /// The file for what is kept, if it is not memory.
+    file: Option<Arc<LocalFile>>,
     shards: Cache<Spot, Arc<Shard>, ByBytes>,
     /// Pieces that some thread is asking for.
     asked: Mutex<HashSet<Spot>>,
@@ -85,7 +86,7 @@ impl Pieces {
         let pieces = (cache_bytes / (16 * BLOCK)).max(64);
         let shared = Shared {
             cache: cache(pieces, cache_bytes, ByBytes),
-            keeper: Keeper::new(file),
+            file,
             shards: Cache::with_weighter(1024, SHARD_CACHE, ByBytes),
             asked: Mutex::default(),
             answered: Condvar::new(),
@@ -117,12 +118,12 @@ impl Pieces {
 
     /// The file for what is kept, if it is not memory.
     pub fn file(&self) -> Option<&Arc<LocalFile>> {
-        self.shared.keeper.file()
+        self.shared.file.as_ref()
     }
 
     /// Takes note of a piece that was just put.
     pub fn keep(&self, stored: &Stored, bytes: &Bytes) {
-        self.insert(stored, self.shared.keeper.keep(bytes));
+        self.insert(stored, Kept::new(bytes, self.shared.file.as_ref()));
     }
 
     fn insert(&self, stored: &Stored, kept: Option<Kept>) {

@@ -2,7 +2,7 @@
 
 use crate::ahead::{Ahead, Source};
 use crate::failures::Failures;
-use crate::local::{Keeper, Kept, LocalFile, cache};
+use crate::local::{Kept, LocalFile, cache};
 use crate::room::Room;
 use butterfs_device::BlockDevice;
 use butterfs_store::{Error, Kind, Result, Seen, Store};
@@ -37,7 +37,8 @@ struct Image {
     /// The error since another image was found in its place.
     changed: OnceLock<Error>,
     cache: Cache<u64, Kept, ByBytes>,
-    keeper: Keeper,
+    /// The file of the cache, if it is not in memory.
+    file: Option<Arc<LocalFile>>,
     failed: Failures<u64>,
     requests: AtomicU64,
 }
@@ -62,10 +63,9 @@ impl RangedImage {
         let parts = (cache_bytes / PART).max(16);
         let cache = cache(parts, parts * PART, ByBytes);
         let requests = AtomicU64::new(0);
-        let keeper = Keeper::new(file);
         let (own, key, failed) = (store.clone(), key.to_owned(), Failures::default());
         let (room, changed) = (Room::new(ROOM), OnceLock::new());
-        let image = Arc::new(Image { store: own, room, key, seen, changed, cache, keeper, failed, requests });
+        let image = Arc::new(Image { store: own, room, key, seen, changed, cache, file, failed, requests });
         let ahead = {
             let image = image.clone();
             // A reader of the part will be told of the failure.
@@ -93,7 +93,7 @@ impl Image {
                 }
                 let bytes = self.fetch(part)?;
                 // A cache that gave it up meanwhile needs none.
-                let _ = self.keeper.keep(&bytes).map(|kept| guard.insert(kept));
+                let _ = Kept::new(&bytes, self.file.as_ref()).map(|kept| guard.insert(kept));
                 Ok(bytes)
             }
             GuardResult::Timeout => self.fetch(part),
@@ -143,7 +143,7 @@ impl Image {
             } else if !run.is_empty() {
                 let fetched = self.fetch_all(&source.store, &source.room, part - run.len() as u64..part)?;
                 for (guard, bytes) in run.drain(..).zip(fetched) {
-                    let _ = self.keeper.keep(&bytes).map(|kept| guard.insert(kept));
+                    let _ = Kept::new(&bytes, self.file.as_ref()).map(|kept| guard.insert(kept));
                 }
             }
         }

@@ -39,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod attempts;
+mod buffers;
 mod cancel;
 mod error;
 mod folder;

@@ -1,12 +1,13 @@
 //! A store: one bucket and a prefix, and the calls that block.
 
 use crate::attempts::{Time, attempts};
+use crate::buffers::Buffers;
 use crate::cancel::Cancel;
 use crate::error::{Error, Kind, Result};
 use crate::folder::Folder;
 use crate::settings::Settings;
 use crate::url;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::future::{Either, pending, select};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
@@ -70,6 +71,7 @@ pub struct Store {
     /// Ends the calls.
     cancel: Option<Cancel>,
     runtime: Arc<Runtime>,
+    buffers: Arc<Buffers>,
 }
 
 impl std::fmt::Debug for Store {
@@ -93,7 +95,7 @@ impl Store {
         let failed = |error| Error::new(Kind::Unreachable, format!("cannot start threads for the store: {error}"));
         let runtime = Arc::new(runtime.map_err(failed)?);
         let patience = Settings::default().give_up_after;
-        Ok(Store { client, folder: None, prefix, name, patience, cancel: None, runtime })
+        Ok(Store { client, folder: None, prefix, name, patience, cancel: None, runtime, buffers: Arc::default() })
     }
 
     /// An empty store in memory.
@@ -154,7 +156,7 @@ impl Store {
                 return Ok(Err(len));
             }
             time.is_for(len);
-            let mut bytes = body(result, vec![len as usize]).await?;
+            let mut bytes = body(result, vec![len as usize], self.buffers.clone()).await?;
             Ok(Ok(Object { bytes: bytes.pop().unwrap_or_default(), version }))
         });
         let too_long = |len| self.error(Kind::Length, "get", key, &format!("it has {len} bytes, at most {limit} fit"));
@@ -203,7 +205,7 @@ impl Store {
                 let rule = format!("it has {has} bytes, those from {} to {} are needed", range.start, range.end);
                 return Ok(Err((Kind::Length, rule)));
             }
-            Ok(Ok(body(result, lens.to_vec()).await?))
+            Ok(Ok(body(result, lens.to_vec(), self.buffers.clone()).await?))
         });
         done?.map_err(|(kind, rule)| {
             let kind = if seen.is_some() { Kind::Conflict } else { kind };
@@ -394,18 +396,20 @@ fn version_of(e_tag: Option<String>, version: Option<String>) -> Version {
 
 /// Bytes of one object in a list.
 const LISTED: u64 = 1 << 10;
-/// Bytes that an announced length reserves; a longer body grows as it comes.
-const MOST_RESERVED: usize = 16 << 20;
 
 /// The body of an answer, which must have exactly the bytes of these runs.
-async fn body(result: GetResult, lens: Vec<usize>) -> std::result::Result<Vec<Bytes>, object_store::Error> {
+async fn body(
+    result: GetResult,
+    lens: Vec<usize>,
+    buffers: Arc<Buffers>,
+) -> std::result::Result<Vec<Bytes>, object_store::Error> {
     match result.payload {
-        GetResultPayload::File(file, _) => content(&file, result.range.start, &lens),
+        GetResultPayload::File(file, _) => content(&file, result.range.start, &lens, &buffers),
         // By a thread that drives connections: the caller would be woken for each packet.
         GetResultPayload::Stream(stream) => {
             // A set ends its tasks when it is dropped.
             let mut set = JoinSet::new();
-            set.spawn(collect(stream, lens));
+            set.spawn(collect(stream, lens, buffers));
             match set.join_next().await.expect("one was spawned") {
                 Ok(collected) => collected,
                 Err(ended) => match ended.try_into_panic() {
@@ -418,11 +422,17 @@ async fn body(result: GetResult, lens: Vec<usize>) -> std::result::Result<Vec<By
 }
 
 /// Runs of a file in a folder, which the client would read in many small parts, each by another thread.
-fn content(file: &File, from: u64, lens: &[usize]) -> std::result::Result<Vec<Bytes>, object_store::Error> {
+fn content(
+    file: &File,
+    from: u64,
+    lens: &[usize],
+    buffers: &Arc<Buffers>,
+) -> std::result::Result<Vec<Bytes>, object_store::Error> {
     let (mut at, mut runs) = (from, Vec::with_capacity(lens.len()));
     for len in lens {
-        let mut run = BytesMut::zeroed(*len);
-        file.read_exact_at(&mut run, at).map_err(|_| wrong_length("shorter", lens))?;
+        let mut run = buffers.take(*len);
+        run.bytes().resize(*len, 0);
+        file.read_exact_at(run.bytes(), at).map_err(|_| wrong_length("shorter", lens))?;
         at += *len as u64;
         runs.push(run.freeze());
     }
@@ -431,18 +441,23 @@ fn content(file: &File, from: u64, lens: &[usize]) -> std::result::Result<Vec<By
 
 type Parts = BoxStream<'static, std::result::Result<Bytes, object_store::Error>>;
 
-async fn collect(mut stream: Parts, lens: Vec<usize>) -> std::result::Result<Vec<Bytes>, object_store::Error> {
+async fn collect(
+    mut stream: Parts,
+    lens: Vec<usize>,
+    buffers: Arc<Buffers>,
+) -> std::result::Result<Vec<Bytes>, object_store::Error> {
     let mut runs = Vec::with_capacity(lens.len());
     let mut part = Bytes::new();
     for len in &lens {
-        let mut run = BytesMut::with_capacity((*len).min(MOST_RESERVED));
+        let mut buffer = buffers.take(*len);
+        let run = buffer.bytes();
         while run.len() < *len {
             if part.is_empty() {
                 part = stream.next().await.ok_or_else(|| wrong_length("shorter", &lens))??;
             }
             run.extend_from_slice(&part.split_to(part.len().min(len - run.len())));
         }
-        runs.push(run.freeze());
+        runs.push(buffer.freeze());
     }
     while part.is_empty() {
         match stream.next().await {
