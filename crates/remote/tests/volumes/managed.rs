@@ -103,7 +103,8 @@ fn clones_share_and_stay_apart() {
     manage::clone(&store, "main", "clone", false).unwrap();
     manage::clone(&store, "main", "kept", true).unwrap();
     let after: u64 = store.list("segments").unwrap().iter().map(|entry| entry.len).sum();
-    assert!(after < before + before / 2 + (2 << 20), "{before} bytes, {after} with two clones");
+    // The writer may write its pieces together meanwhile; clones that shared nothing would be three times as much.
+    assert!(after < 2 * before + (2 << 20), "{before} bytes, {after} with two clones");
     fill(&main, 2);
     main.close().unwrap();
     let second = content(&ObjectDevice::open_read_only(&store, &named("main")).unwrap());
