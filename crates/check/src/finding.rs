@@ -312,6 +312,9 @@ findings! {
     /// A wrong number of bytes.
     InodeBytes { tree: Tree, inode: Ino, stored: u64, found: u64 } "inode-nbytes", Error, true,
         "tree {tree}: inode {inode} has nbytes {stored}, its extents have {found}";
+    /// A symbolic link that leads nowhere, because its content is lost.
+    SymlinkTarget { tree: Tree, inode: Ino, stored: u64, found: u64 } "symlink-target", Error, false,
+        "tree {tree}: the target of symbolic link {inode} has {stored} bytes, of which {found} are there";
     /// Data without checksums.
     ChecksumMissing { tree: Tree, inode: Ino, offset: u64 } "checksum-missing", Error, false,
         "tree {tree}: data at {offset} of inode {inode} has no checksums";

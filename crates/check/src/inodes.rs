@@ -22,6 +22,7 @@ use zerocopy::FromBytes;
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
+const S_IFLNK: u32 = 0o120_000;
 
 /// The fields of an inode item that the checks need.
 #[derive(Clone, Copy, Debug)]
@@ -383,6 +384,9 @@ impl Whole<'_, '_> {
         if inode.is(S_IFREG) {
             self.check_file(&item);
         }
+        if inode.is(S_IFLNK) {
+            self.check_target(&item);
+        }
         if !inode.is(S_IFDIR) && item.nbytes != inode.bytes {
             let (stored, found) = (item.nbytes, inode.bytes);
             self.session.report(Finding::InodeBytes { tree, inode: number, stored, found });
@@ -406,6 +410,16 @@ impl Whole<'_, '_> {
         }
         if self.inode.by_hash != self.inode.by_index {
             self.session.report(Finding::DirectoryEntries { tree, inode });
+        }
+    }
+
+    /// A symbolic link has its target, until its deletion takes that away.
+    fn check_target(&self, item: &Attributes) {
+        let (tree, inode, stored) = (self.tree, self.number, item.size);
+        let is_deleted = item.nlink == 0 && self.inode.links == 0;
+        let found = if self.inode.extents.is_some_and(|(start, _)| start == 0) { self.inode.bytes } else { 0 };
+        if !is_deleted && (stored == 0 || found < stored) {
+            self.session.report(Finding::SymlinkTarget { tree, inode, stored, found });
         }
     }
 

@@ -42,6 +42,11 @@ impl Entry {
     pub fn is_subvolume(&self) -> bool {
         self.location.kind == KeyType::ROOT_ITEM
     }
+
+    /// Whether it is a name of this inode.
+    pub fn leads_to(&self, inode: u64) -> bool {
+        self.location == Key::new(inode, KeyType::INODE_ITEM, 0)
+    }
 }
 
 /// The entries of a DIR_ITEM or DIR_INDEX.

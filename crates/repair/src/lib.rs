@@ -55,6 +55,7 @@ mod space;
 mod start;
 mod store;
 mod subvolumes;
+mod symlinks;
 mod table;
 mod trouble;
 mod uuids;

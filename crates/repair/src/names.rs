@@ -8,6 +8,7 @@ use crate::entries::{self, Entry, Link, by_hash, by_index, next_index, put_by_ha
 use crate::forest::Forest;
 use crate::inodes;
 use crate::trouble::Result;
+use crate::walk;
 use butterfs_ondisk::checksum::extref_hash;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,6 +22,8 @@ pub(crate) struct Doubts {
     pub directories: BTreeSet<u64>,
     /// Inodes with links under a wrong hash.
     pub hashes: BTreeSet<u64>,
+    /// Inodes without links: their names are those of the entries that lead to them.
+    pub nameless: BTreeSet<u64>,
 }
 
 /// Makes the names in doubt agree; returns the inodes and directories that have to be brought up to date.
@@ -42,6 +45,10 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, doubts: &Doubts) -> Resu
             names.entry((directory, name)).or_default().insert(inode);
         }
         touched.insert(directory);
+    }
+    for (directory, name, inode) in leading_to(forest, tree, &doubts.nameless)? {
+        touched.insert(directory);
+        names.entry((directory, name)).or_default().insert(inode);
     }
     // Names that entries have come first: what only a link says may be one of them, damaged.
     let mut ordered: Vec<_> = names.into_iter().collect();
@@ -72,6 +79,23 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, doubts: &Doubts) -> Resu
         }
     }
     Ok(touched)
+}
+
+/// The entries of a tree that lead to one of the inodes: directory, name and inode. Where a part of the tree cannot be
+/// read, no check has compared entries with links, and a link that is lost is known by them alone.
+fn leading_to(forest: &Forest, tree: TreeId, inodes: &BTreeSet<u64>) -> Result<BTreeSet<(u64, Vec<u8>, u64)>> {
+    let mut found = BTreeSet::new();
+    if inodes.is_empty() {
+        return Ok(found);
+    }
+    walk::items(&forest.store, &forest.ptr(tree)?, &mut |key, data| {
+        if matches!(key.kind, KeyType::DIR_ITEM | KeyType::DIR_INDEX) {
+            let leads = |entry: &Entry| !entry.is_subvolume() && inodes.contains(&entry.location.objectid);
+            let leading = entries::entries(data).into_iter().filter(leads);
+            found.extend(leading.map(|entry| (key.objectid, entry.name, entry.location.objectid)));
+        }
+    });
+    Ok(found)
 }
 
 /// Whether no entry of the directory has the name.

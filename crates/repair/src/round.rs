@@ -12,7 +12,7 @@ use crate::store::Store;
 use crate::trouble::{Result, Trouble};
 use crate::{
     assembled, busy, checksums, chunks, commit, extents, files, ino_cache, inodes, lengths, lost_extents, lost_roots,
-    prune, quotas, room, roots, rows, shared, subvolumes, uuids,
+    prune, quotas, room, roots, rows, shared, subvolumes, symlinks, uuids,
 };
 use butterfs_check::Finding;
 use butterfs_device::BlockDevice;
@@ -209,7 +209,7 @@ struct TreeDoubts {
     names: Doubts,
     inodes: BTreeSet<u64>,
     files: BTreeSet<u64>,
-    nameless: BTreeSet<u64>,
+    symlinks: BTreeSet<u64>,
     orphans: bool,
 }
 
@@ -267,14 +267,15 @@ impl Wanted {
             InodeLinks { tree, inode, found: 0, .. } if inode.get() != Ino::ROOT_DIR.get() => {
                 let doubts = trees.entry(tree.0).or_default();
                 doubts.inodes.insert(inode.get());
-                doubts.nameless.insert(inode.get());
+                doubts.names.nameless.insert(inode.get());
             }
             InodeMissing { tree, inode }
             | InodeLinks { tree, inode, .. }
             | DirectorySize { tree, inode, .. }
             | DirectoryNot { tree, inode }
             | InodeBytes { tree, inode, .. } => drop(trees.entry(tree.0).or_default().inodes.insert(inode.get())),
-            InodeNameless { tree, inode } => drop(trees.entry(tree.0).or_default().nameless.insert(inode.get())),
+            InodeNameless { tree, inode } => drop(trees.entry(tree.0).or_default().names.nameless.insert(inode.get())),
+            SymlinkTarget { tree, inode, .. } => drop(trees.entry(tree.0).or_default().symlinks.insert(inode.get())),
             SnapshotOrphans { tree, .. } | OrphanStale { tree, .. } => trees.entry(tree.0).or_default().orphans = true,
             DirectoryEntries { tree, inode } => {
                 trees.entry(tree.0).or_default().names.directories.insert(inode.get());
@@ -306,11 +307,14 @@ fn trees(forest: &mut Forest, wanted: BTreeMap<TreeId, TreeDoubts>) -> Result<()
         for &inode in &doubts.files {
             files::settle(forest, tree, inode)?;
         }
-        touched.extend(doubts.inodes.iter().chain(&doubts.files));
+        for &inode in &doubts.symlinks {
+            symlinks::settle(forest, tree, inode)?;
+        }
+        touched.extend(doubts.inodes.iter().chain(&doubts.files).chain(&doubts.symlinks));
         for inode in touched.into_iter().filter(|inode| names::is_inode(*inode)) {
             inodes::write(forest, tree, inode)?;
         }
-        for &inode in &doubts.nameless {
+        for &inode in &doubts.names.nameless {
             inodes::adopt(forest, tree, inode)?;
         }
         if doubts.orphans {

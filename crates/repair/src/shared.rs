@@ -61,6 +61,7 @@ fn place(finding: &mut Finding) -> Option<(&mut Tree, Ino)> {
         | FileExtentBounds { tree, inode, .. }
         | FilePacking { tree, inode, .. }
         | FileGap { tree, inode, .. }
+        | SymlinkTarget { tree, inode, .. }
         | ChecksumMissing { tree, inode, .. }
         | ChecksumOdd { tree, inode, .. } => Some((tree, *inode)),
         _ => None,

@@ -149,6 +149,9 @@ repairs! {
     "inode-nbytes", Inodes, Automatic,
         "extents that the extent tree has for it come back, if they make up the difference; else set to the sum",
         "content of which no extent is known";
+    "symlink-target", Inodes, Automatic,
+        "its size follows from its content, if there is some; else it becomes an empty file with the same name, owner \
+        and times, and mode 0600", "its target";
     "checksum-missing", Checksums, Consent,
         "computed from the sectors that all copies hold alike", "whether the bytes are right";
     "checksum-odd", Checksums, Automatic,

@@ -31,6 +31,19 @@ fn is_hole(item: Item<'_>) -> bool {
     item.is_inner(KeyType::EXTENT_DATA) && item.head().is_some_and(is_hole)
 }
 
+/// Takes the target of a symbolic link, and the bytes that its item counts.
+fn take_target(e: &Editor) {
+    let position = e.find(SUBVOLUME, |item| {
+        let is_link = |inode: &InodeItem| inode.mode.get() >> 12 == 0o12;
+        let extent = item.next().and_then(|reference| reference.next());
+        item.is(KeyType::INODE_ITEM)
+            && item.head().is_some_and(is_link)
+            && extent.is_some_and(|extent| extent.is(KeyType::EXTENT_DATA))
+    });
+    e.edit_item(position, |inode: &mut InodeItem| inode.nbytes = 0.into());
+    e.remove_at(ItemPosition { slot: position.slot + 2, ..position });
+}
+
 pub const PLANTS: &[Plant] = &[
     ("root-ref-without-entry", |e| e.remove(TreeId::FS, is_subvolume_entry)),
     ("inode-missing", |e| e.remove(SUBVOLUME, |item| item.is_last() && is_file(item))),
@@ -99,4 +112,5 @@ pub const PLANTS: &[Plant] = &[
     ("inode-nbytes", |e| {
         e.change(SUBVOLUME, is_file, |inode: &mut InodeItem| inode.nbytes = (inode.nbytes.get() + 4096).into());
     }),
+    ("symlink-target", take_target),
 ];

@@ -81,13 +81,7 @@ mkdir -p a/b/c; sync
 
 /// An image with that content, or `None` where the machine cannot make one, which has been said.
 pub fn filled(test: &str, bytes: u64, options: &[&str]) -> Option<Arc<MemoryDevice>> {
-    if !kernel(test) {
-        return None;
-    }
-    let scratch = Scratch::new(test);
-    fill(&scratch, bytes, options, "loop,noatime", FILL);
-    let image = scratch.0.join("image");
-    Some(Arc::new(MemoryDevice::from_bytes(&std::fs::read(&image).expect("the image can be read"))))
+    made_with(test, bytes, options, FILL)
 }
 
 /// Fills a subvolume with files of each compression, and one that is not packed.
@@ -137,12 +131,30 @@ pub fn shared(test: &str) -> Option<Arc<MemoryDevice>> {
     made(test, SHARED)
 }
 
+/// Makes symbolic links, some with two names, and a snapshot that shares them.
+const SYMLINKS: &str = r#"
+set -e
+btrfs subvolume create sv > /dev/null; mkdir sv/dir; echo file > sv/file
+ln -s target sv/dir/link; ln -P sv/dir/link sv/again
+for i in $(seq 60); do ln -s $(printf target-%0*d $i 1) sv/dir/link-$i; done; sync
+btrfs subvolume snapshot sv snap > /dev/null; sync
+"#;
+
+/// An image with symbolic links, or `None` as above.
+pub fn symlinks(test: &str, options: &[&str]) -> Option<Arc<MemoryDevice>> {
+    made_with(test, 160 << 20, &[&["-n", "4096"], options].concat(), SYMLINKS)
+}
+
 fn made(test: &str, script: &str) -> Option<Arc<MemoryDevice>> {
+    made_with(test, 160 << 20, &["-n", "4096"], script)
+}
+
+fn made_with(test: &str, bytes: u64, options: &[&str], script: &str) -> Option<Arc<MemoryDevice>> {
     if !kernel(test) {
         return None;
     }
     let scratch = Scratch::new(test);
-    fill(&scratch, 160 << 20, &["-n", "4096"], "loop,noatime", script);
+    fill(&scratch, bytes, options, "loop,noatime", script);
     let image = scratch.0.join("image");
     Some(Arc::new(MemoryDevice::from_bytes(&std::fs::read(&image).expect("the image can be read"))))
 }

@@ -7,6 +7,7 @@ mod parted;
 mod plants;
 #[path = "../../../check/tests/support/mod.rs"]
 mod support;
+mod symlinks;
 mod witnesses;
 
 use butterfs_check::Report;

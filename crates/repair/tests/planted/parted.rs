@@ -8,6 +8,7 @@ use butterfs_repair::{apply, plan};
 use butterfs_testkit::editor::Editor;
 use butterfs_testkit::kernel::KernelMount;
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// A subvolume's tree in which the second leaf begins with items of an inode whose own item stands in the first leaf:
@@ -67,4 +68,43 @@ fn a_lost_root_directory_before_a_parted_inode_costs_no_other_file() {
         parted += 1;
     }
     assert!(parted > 1, "leaves end within inodes");
+}
+
+/// The lost leaf begins with the links of an inode whose own item and entries are in others: entry and inode say which
+/// name it has, and it gets no second one.
+#[test]
+fn a_lost_link_comes_back_from_its_entries() {
+    let Some(base) = support::stairs("repair-links") else { return };
+    let scratch = support::Scratch::new("repair-links-images");
+    let (image, mut parted) = (scratch.0.join("image"), 0);
+    for tree in (256..280).map(TreeId) {
+        let (editor, _) = Editor::of_copy(&base);
+        let leaves: Vec<Logical> = editor.blocks(tree).into_iter().filter(|at| editor.node(*at).is_leaf()).collect();
+        for pair in leaves.windows(2) {
+            let (before, lost) = (editor.node(pair[0]), editor.node(pair[1]));
+            let (Some(last), Some(first)) = (before.last_key(), lost.first_key()) else { continue };
+            let is_parted =
+                (last.objectid, last.kind, first.kind) == (first.objectid, KeyType::INODE_ITEM, KeyType::INODE_REF);
+            if !is_parted || first.objectid == 256 {
+                continue;
+            }
+            parted += 1;
+            let name = String::from_utf8(lost.item(0)[10..].to_vec()).expect("a name");
+            let (editor, damaged) = Editor::of_copy(&base);
+            editor.write_raw(pair[1], &[0x33; 4096]);
+            let made = plan(&devices(&damaged), &options("tree-block"), &|_, _| {}).expect("there is a plan");
+            assert!(made.is_clean(), "tree {tree}: {:?}", made.trouble);
+            apply(&made, &devices(&damaged), &MemoryDevice::new(made.undo_len())).expect("it can be written");
+            write_image(&damaged, &image);
+            judged(&image, "after the repair").expect("it is clean");
+            let mount = KernelMount::new(&image, "ro");
+            let subvolume = mount.path().join(format!("sv{}", tree.get() - 255));
+            let found = std::fs::metadata(subvolume.join(&name)).map(|found| (found.ino(), found.nlink()));
+            let has_lost = subvolume.join("lost+found").exists();
+            mount.finish();
+            assert_eq!(found.ok(), Some((first.objectid, 1)), "tree {tree}, {name}");
+            assert!(!has_lost, "tree {tree}, {name}: something is in lost+found");
+        }
+    }
+    assert!(parted > 0, "leaves begin with links");
 }
