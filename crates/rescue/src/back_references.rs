@@ -79,6 +79,40 @@ impl BackReferences {
     }
 }
 
+/// The inodes of a subvolume by the data extents that their lists name.
+///
+/// Invariant: memory is bounded as that of [`BackReferences`] is.
+#[derive(Debug, Default)]
+pub struct Users {
+    by_extent: FxHashMap<u64, Vec<u64>>,
+}
+
+impl Users {
+    /// Reads the lists of extents of all files of a subvolume.
+    pub fn of(tree: &Tree<'_>) -> Users {
+        let (mut users, mut count) = (Users::default(), 0);
+        let sector = tree.wreck.sectorsize();
+        tree.scan(Key::MIN, Key::MAX, &mut |key, data, quality| {
+            let is_extent = key.kind == KeyType::EXTENT_DATA && quality.trust() == Trust::Proved;
+            let parsed = is_extent.then(|| FileExtent::parse(key, data, sector).ok()).flatten();
+            if let Some(extent) = parsed.filter(FileExtent::is_on_disk) {
+                let inodes = users.by_extent.entry(extent.at.0).or_default();
+                if inodes.last() != Some(&key.objectid) {
+                    inodes.push(key.objectid);
+                    count += 1;
+                }
+            }
+            if count <= MOST { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        if count > MOST { Users::default() } else { users }
+    }
+
+    /// The inodes that use the extent at an address.
+    pub fn of_extent(&self, at: u64) -> impl Iterator<Item = u64> {
+        self.by_extent.get(&at).into_iter().flatten().copied()
+    }
+}
+
 /// The references to data in an extent item.
 fn inline(data: &[u8], take: &mut dyn FnMut(ExtentDataRef)) {
     let Ok((item, mut rest)) = ExtentItem::read_from_prefix(data) else { return };

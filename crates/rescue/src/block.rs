@@ -10,7 +10,7 @@ use butterfs_ondisk::header::{HEADER_LEN, Header, ITEM_LEN, KEY_POINTER_LEN, poi
 use butterfs_ondisk::key::DiskKey;
 use butterfs_ondisk::tree_checker::{CheckContext, check, check_layout, check_owner};
 use butterfs_ondisk::units::MAX_LEVELS;
-use butterfs_ondisk::{ChecksumKind, Generation, Key, Level, Logical, Superblock, TreeId};
+use butterfs_ondisk::{ChecksumKind, Generation, Key, KeyType, Level, Logical, Superblock, TreeId};
 use butterfs_tree::{BlockIdentity, Node};
 use std::ops::Range;
 use zerocopy::FromBytes;
@@ -80,6 +80,12 @@ impl Block {
     /// Whether its first key is one that belongs to it.
     pub fn fits(&self, window: &KeyRange) -> bool {
         self.node.first_key().is_none_or(|first| window.contains(first))
+    }
+
+    /// Whether all of its keys belong to it.
+    fn lies_within(&self, window: &KeyRange) -> bool {
+        let last = self.node.nritems().checked_sub(1).map(|last| self.node.key(last));
+        self.fits(window) && last.is_none_or(|last| window.contains(last))
     }
 }
 
@@ -162,37 +168,45 @@ impl Family {
             (_, true) => Quality::Pieces,
             (_, false) => return None,
         };
-        let node = if is_laid_out { Some(Node::from_checked(bytes.into())) } else { self.pieces(bytes, &header) }?;
-        Some(Block { node, quality })
+        let pieces = || self.pieces(bytes, &header, &want.window);
+        let node = if is_laid_out { Some(Node::from_checked(bytes.into())) } else { pieces() }?;
+        let block = Block { node, quality };
+        // An older state may have had other keys here.
+        if quality == Quality::OtherGeneration || !block.node.is_leaf() || block.lies_within(&want.window) {
+            return Some(block);
+        }
+        let inside = pieces().filter(|node| Block { node: node.clone(), quality }.lies_within(&want.window));
+        Some(inside.map_or(block, |node| Block { node, quality: Quality::Pieces }))
     }
 
     /// A block of what is left of another one: items that lie inside, or pointers that could be some, in the order of
-    /// keys.
-    fn pieces(&self, bytes: &[u8], header: &Header) -> Option<Node> {
+    /// keys. Of a leaf, keys outside of the window are wrong, unless most are.
+    fn pieces(&self, bytes: &[u8], header: &Header, window: &KeyRange) -> Option<Node> {
         let (level, owner) = (Level(header.level), TreeId(header.owner.get()));
         let (at, generation) = (Logical(header.bytenr.get()), Generation(header.generation.get()));
         let mut node = Node::new_empty(&self.identity(), at, level, generation, owner);
         if level.get() == 0 {
-            self.collect_items(bytes, &mut node)
+            self.collect_items(bytes, window, &mut node)
         } else {
             self.collect_pointers(bytes, &mut node)
         }
         (!node.is_empty()).then_some(node)
     }
 
-    fn collect_items(&self, bytes: &[u8], node: &mut Node) {
-        let mut last = None;
-        let places = places_of(bytes);
-        for (header, place) in bytes[HEADER_LEN..].chunks_exact(ITEM_LEN).zip(places) {
-            let Ok((disk_key, _)) = DiskKey::read_from_prefix(header) else { return };
-            let key = Key::from(disk_key);
-            let data = bytes.get(place);
-            let Some(data) = data.filter(|_| last.is_none_or(|last| last < key)) else { continue };
+    fn collect_items(&self, bytes: &[u8], window: &KeyRange, node: &mut Node) {
+        let heads = bytes[HEADER_LEN..].chunks_exact(ITEM_LEN).zip(places_of(bytes));
+        let items = heads.filter_map(|(head, place)| {
+            let (disk_key, _) = DiskKey::read_from_prefix(head).ok()?;
+            Some((Key::from(disk_key), bytes.get(place)?))
+        });
+        let items: Vec<(Key, &[u8])> = items.collect();
+        let keys: Vec<Key> = items.iter().map(|(key, _)| *key).collect();
+        for (slot, key) in repaired_keys(&keys, window) {
+            let data = items[slot].1;
             if node.free_space() < data.len() + ITEM_LEN {
                 return;
             }
             node.insert_item(node.nritems(), key, data);
-            last = Some(key);
         }
     }
 
@@ -211,6 +225,52 @@ impl Family {
             }
         }
     }
+}
+
+/// The slots of a leaf whose keys keep the order, as many as can be, and their keys; of the others those for which one
+/// bit makes a key that fits between its neighbours, and only one such key is there.
+fn repaired_keys(keys: &[Key], window: &KeyRange) -> Vec<(usize, Key)> {
+    let (within, all) = (longest_ascent(keys, window), longest_ascent(keys, &KeyRange::ALL));
+    let (window, kept) = if within.len() * 2 > all.len() { (*window, within) } else { (KeyRange::ALL, all) };
+    let mut found: Vec<(usize, Key)> = Vec::with_capacity(keys.len());
+    let mut rest = kept.into_iter().peekable();
+    for (slot, key) in keys.iter().enumerate() {
+        if rest.next_if_eq(&slot).is_some() {
+            found.push((slot, *key));
+            continue;
+        }
+        let from = found.last().map_or(window.from, |(_, last)| last.successor());
+        let end = rest.peek().map(|next| keys[*next]).or(window.end);
+        let between = KeyRange { from, end };
+        let mut candidates = neighbours(*key).filter(|key| between.contains(*key));
+        if let (Some(only), None) = (candidates.next(), candidates.next()) {
+            found.push((slot, only));
+        }
+    }
+    found
+}
+
+/// The keys that differ from this one in one bit.
+fn neighbours(key: Key) -> impl Iterator<Item = Key> {
+    (0..136u32).map(move |bit| match bit {
+        0..64 => Key { objectid: key.objectid ^ 1 << bit, ..key },
+        64..72 => Key { kind: KeyType(key.kind.0 ^ 1 << (bit - 64)), ..key },
+        _ => Key { offset: key.offset ^ 1 << (bit - 72), ..key },
+    })
+}
+
+/// The slots of a longest sequence of ascending keys inside of a window.
+fn longest_ascent(keys: &[Key], window: &KeyRange) -> Vec<usize> {
+    // The slot with the least last key of a sequence of each length, and the slot before each one.
+    let (mut ends, mut before): (Vec<usize>, Vec<Option<usize>>) = (Vec::new(), vec![None; keys.len()]);
+    for (slot, key) in keys.iter().enumerate().filter(|(_, key)| window.contains(**key)) {
+        let len = ends.partition_point(|end| keys[*end] < *key);
+        before[slot] = len.checked_sub(1).map(|last| ends[last]);
+        if len == ends.len() { ends.push(slot) } else { ends[len] = slot }
+    }
+    let mut slots: Vec<usize> = std::iter::successors(ends.last().copied(), |slot| before[*slot]).collect();
+    slots.reverse();
+    slots
 }
 
 /// Where the data of each item of a leaf lies. Data is packed from the end of the block without a gap: an offset or a

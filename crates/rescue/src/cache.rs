@@ -1,12 +1,13 @@
 //! Blocks that were read lately.
 
 use crate::block::Block;
+use crate::key::KeyRange;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// The key of a block: address, generation and level that were expected, and the tree.
-pub type Identity = (u64, Option<u64>, Option<u8>, u64);
+/// The key of a block: address, generation and level that were expected, the tree, and the keys that belong to it.
+pub type Identity = (u64, Option<u64>, Option<u8>, u64, KeyRange);
 
 /// Bytes that are kept at most.
 const LIMIT_BYTES: usize = 48 << 20;

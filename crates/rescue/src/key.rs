@@ -3,7 +3,7 @@
 use butterfs_ondisk::Key;
 
 /// Keys from `from` on, before `end`; all of them where there is no end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct KeyRange {
     /// The first key.
     pub from: Key,

@@ -45,6 +45,7 @@ pub mod restore;
 pub mod roots;
 pub mod scan;
 pub mod sink;
+mod stripes;
 pub mod subvolume;
 pub mod superblocks;
 pub mod tree;

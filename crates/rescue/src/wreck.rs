@@ -13,13 +13,13 @@ use crate::tree::{Root, Tree};
 use crate::trust::Trust;
 use crate::{Result, error};
 use butterfs_device::{BlockDevice, ReadOnlyDevice};
-use butterfs_ondisk::chunk::ChunkLimits;
+use butterfs_ondisk::chunk::{Chunk, ChunkLimits};
 use butterfs_ondisk::features::{compat_ro, describe, incompat};
 use butterfs_ondisk::items::{DevExtent, DevItem, ExtentItem, InlineRef, TreeBlockInfo, extent_flags};
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{ChecksumKind, DeviceId, Key, KeyType, Logical, TreeId};
 use butterfs_tree::BlockIdentity;
-use butterfs_volume::{Layout, StripeAddress, Volume};
+use butterfs_volume::{ChunkMap, Layout, StripeAddress, Volume};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::ControlFlow;
@@ -218,6 +218,7 @@ impl Wreck {
         }
         self.use_chunks(&knowledge, &limits, &items);
         self.prove_by_checksums(&knowledge, &limits);
+        self.move_stripes();
         self.found_items = knowledge.device_items().copied().collect();
         self.items = items;
         self.cache.clear();
@@ -241,6 +242,35 @@ impl Wreck {
             }
         }
         self.volume.set_chunk_map(self.chosen.map.clone());
+    }
+
+    /// Believes the device tree about places of stripes where what lies there fits its checksums, and what lies at the
+    /// place that the chunk's item names does not.
+    fn move_stripes(&mut self) {
+        let roots = self.roots_of_last_commit();
+        let Some(root) = roots.trees.get(&TreeId::DEV) else { return };
+        let moved = crate::stripes::moved(self, Tree::new(self, root.root));
+        if moved.is_empty() {
+            return;
+        }
+        let is_same = |chunk: &Chunk| !moved.iter().any(|(other, _)| other.start == chunk.start);
+        let kept: Vec<Chunk> = self.chosen.map.iter().filter(|chunk| is_same(chunk)).cloned().collect();
+        self.chosen.map = ChunkMap::default();
+        let (chunks, notes): (Vec<Chunk>, Vec<String>) = moved.into_iter().unzip();
+        for chunk in kept.into_iter().chain(chunks) {
+            let start = chunk.start;
+            if self.chosen.map.insert(chunk).is_err() {
+                self.notes.push(format!("chunk {start}: it contradicts other chunks"));
+            }
+        }
+        self.notes.extend(notes);
+        self.volume.set_chunk_map(self.chosen.map.clone());
+    }
+
+    /// Whether these bytes are a tree block of the filesystem at an address, with the right checksum.
+    pub(crate) fn is_block_of(&self, at: Logical, bytes: &[u8]) -> bool {
+        let want = Expect::root(TreeId(0), at, None, None);
+        self.family.has_checksum(bytes) && self.family.grade(bytes, &want).is_some()
     }
 
     /// Roots that the chunk tree may have, the one that counts first.
@@ -347,7 +377,7 @@ impl Wreck {
 
     /// The best copy of a tree block, whoever knows where it lies.
     pub fn block(&self, want: &Expect) -> Option<Arc<Block>> {
-        let identity = (want.at.0, want.generation, want.level, want.tree.0);
+        let identity = (want.at.0, want.generation, want.level, want.tree.0, want.window);
         if let Some(known) = self.cache.get(&identity) {
             return known;
         }
@@ -389,7 +419,7 @@ impl Wreck {
     pub fn found_block(&self, found: &Found) -> Option<Arc<Block>> {
         let tree = TreeId(found.owner);
         let want = Expect::root(tree, Logical(found.logical), Some(found.level), Some(found.generation));
-        let identity = (found.logical, want.generation, want.level, found.owner);
+        let identity = (found.logical, want.generation, want.level, found.owner, want.window);
         if let Some(Some(known)) = self.cache.get(&identity) {
             return Some(known);
         }

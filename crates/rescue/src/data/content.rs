@@ -6,7 +6,7 @@
 //! ```
 
 use super::{LARGEST_EXTENT, LARGEST_PACKED, Reader};
-use crate::back_references::{BackReferences, Referenced};
+use crate::back_references::{BackReferences, Referenced, Users};
 use crate::subvolume::{self, Extent};
 use crate::tree::Losses;
 use crate::trust::{Doubts, Trust};
@@ -18,6 +18,11 @@ use std::ops::{ControlFlow, Range};
 
 /// Extents of a file that are not in the extent tree, as far as they are looked at one by one.
 const MOST_STRANGE: usize = 64;
+/// The longest extent that any writer makes.
+const LONGEST_WRITTEN: u64 = 128 << 20;
+/// The longest file: lengths are signed numbers of 64 bits.
+const LONGEST_FILE: u64 = i64::MAX as u64;
+
 /// The content of one file.
 #[derive(Debug)]
 pub struct Content {
@@ -37,8 +42,10 @@ pub struct Content {
     pub(super) unaccounted: u64,
     /// Extents that fill gaps.
     pub(super) recovered: Vec<FileExtent>,
-    /// Places in the file of extents that the extent tree does not have.
-    pub(super) strange: Vec<u64>,
+    /// Where the list of extents says something: data, holes, or what is only allocated.
+    pub(super) listed: Vec<Range<u64>>,
+    /// Extents that the extent tree does not have.
+    pub(super) strange: Vec<FileExtent>,
     /// Places in the file of extents of damaged blocks, if the inode counts other bytes than they have.
     pub(super) doubted: Vec<u64>,
     /// Places in the file of extents that are not believed.
@@ -94,14 +101,22 @@ pub(super) fn covered(ranges: &[Range<u64>]) -> u64 {
 impl Reader<'_> {
     /// The parts of a file's content. Without an inode item its length is where its extents end.
     pub fn content(&self, ino: u64, inode: &subvolume::Inode) -> Content {
-        let size = self.size(ino, inode);
+        let (size, is_size_odd) = self.size(ino, inode);
+        let mut content = self.content_of(ino, inode, size);
+        content.doubts.contradicts |= is_size_odd;
+        content
+    }
+
+    fn content_of(&self, ino: u64, inode: &subvolume::Inode, size: Option<u64>) -> Content {
         let content = self.content_without(ino, inode, size, Vec::new());
         if content.unaccounted > 0 || !content.recovered.is_empty() {
             return content;
         }
-        // Without extents that the extent tree does not have, or that a damaged block has, if it has others in their
-        // place.
-        for places in [&content.strange, &content.doubted].into_iter().filter(|places| !places.is_empty()) {
+        // Without extents that cannot be the file's, or that a damaged block has, if the extent tree has others in
+        // their place.
+        let refuted = content.strange.iter().filter(|extent| self.is_refuted(extent, content.has_no_checksums));
+        let refuted: Vec<u64> = refuted.map(|extent| extent.start).collect();
+        for places in [&refuted, &content.doubted].into_iter().filter(|places| !places.is_empty()) {
             let other = self.content_without(ino, inode, size, places.clone());
             if !other.recovered.is_empty() {
                 return other;
@@ -115,6 +130,7 @@ impl Reader<'_> {
         let flags = inode.item.map_or(0, |item| item.flags.get());
         let (mut ranges, mut end): (Vec<Range<u64>>, u64) = (Vec::new(), 0);
         let (mut reaches_beyond, mut strange, mut doubted) = (false, Vec::new(), Vec::new());
+        let mut listed: Vec<Range<u64>> = Vec::new();
         let sector = self.tree.wreck.sectorsize();
         let mut account = Account::default();
         let (bad_items, losses) = subvolume::extents(&self.tree, ino, &mut |Extent { extent, trust, .. }| {
@@ -122,8 +138,12 @@ impl Reader<'_> {
                 return ControlFlow::Continue(());
             }
             account.add(&extent, trust);
+            match listed.last_mut() {
+                Some(last) if last.end == extent.start => last.end = extent.end(),
+                _ => listed.push(extent.start..extent.end()),
+            }
             if strange.len() < MOST_STRANGE && !self.is_in_extent_tree(&extent) {
-                strange.push(extent.start);
+                strange.push(extent);
             }
             if doubted.len() < MOST_STRANGE && trust == Trust::Doubtful {
                 doubted.push(extent.start);
@@ -168,6 +188,7 @@ impl Reader<'_> {
             reaches_beyond,
             unaccounted,
             recovered,
+            listed,
             strange,
             doubted,
             skipped,
@@ -208,7 +229,12 @@ impl Reader<'_> {
                 holes.any(|hole| hole.start <= one.offset && end / sector <= hole.end.div_ceil(sector))
             })
         };
-        let found: Vec<Referenced> = self.referenced(content.ino).into_iter().filter(fits).collect();
+        let is_new = |one: &Referenced| {
+            let before = content.listed.partition_point(|range| range.end <= one.offset);
+            content.listed.get(before).is_none_or(|range| one.offset.saturating_add(one.len) <= range.start)
+        };
+        let found: Vec<Referenced> =
+            self.referenced(content.ino).into_iter().filter(|one| fits(one) && is_new(one)).collect();
         let is_apart = found.windows(2).all(|pair| pair[0].offset + pair[0].len <= pair[1].offset);
         if !is_apart || found.is_empty() {
             return;
@@ -218,7 +244,8 @@ impl Reader<'_> {
             false => self.packed(content, &found),
         };
         let fitting = extents.filter(|extents| extents.iter().map(|extent| extent.len).sum::<u64>() == gone);
-        let Some(extents) = fitting.filter(|extents| extents.iter().all(|extent| self.is_reachable(extent))) else {
+        let Some(extents) = fitting.filter(|extents| extents.iter().all(|extent| self.may_fill(content, extent)))
+        else {
             return;
         };
         content.ranges.extend(extents.iter().map(|extent| extent.start..extent.end().min(content.size)));
@@ -226,6 +253,55 @@ impl Reader<'_> {
         content.ranges.sort_unstable_by_key(|range| range.start);
         (content.unaccounted, content.bad_items) = (0, 0);
         content.doubts.is_by_back_reference = true;
+    }
+
+    /// Whether an extent of the extent tree may fill a gap: its bytes fit their checksums, and they belong to no other
+    /// extent and to no other file. A wrong address or a wrong reference in the extent tree fails one of these.
+    fn may_fill(&self, content: &Content, extent: &FileExtent) -> bool {
+        extent.at.0.is_multiple_of(self.tree.wreck.sectorsize())
+            && self.is_reachable(extent)
+            && (content.has_no_checksums || self.fits_checksums(extent.at, extent.disk_len))
+            && !self.is_overlapped(extent.at.0, extent.disk_len)
+            && !self.is_used_by_another(content.ino, extent.at.0)
+    }
+
+    /// Whether an extent that the extent tree does not have cannot be the file's: its bytes do not fit their checksums,
+    /// or belong to another extent.
+    fn is_refuted(&self, extent: &FileExtent, has_no_checksums: bool) -> bool {
+        !self.is_reachable(extent)
+            || !(has_no_checksums || self.fits_checksums(extent.at, extent.disk_len))
+            || self.is_overlapped(extent.at.0, extent.disk_len)
+    }
+
+    /// Whether the extent tree has another extent that shares bytes with this one.
+    fn is_overlapped(&self, at: u64, len: u64) -> bool {
+        let Some(extents) = self.extents else { return false };
+        let nodesize = self.tree.wreck.nodesize() as u64;
+        let first = Key::new(at.saturating_sub(LONGEST_WRITTEN), KeyType::EXTENT_ITEM, 0);
+        let last = Key::new(at.saturating_add(len - 1), KeyType::METADATA_ITEM, u64::MAX);
+        let mut is_found = false;
+        extents.scan(first, last, &mut |key, _, quality| {
+            let own_len = match key.kind {
+                KeyType::EXTENT_ITEM => key.offset,
+                KeyType::METADATA_ITEM => nodesize,
+                _ => return ControlFlow::Continue(()),
+            };
+            let is_other = (key.objectid, own_len) != (at, len) && quality.trust() == Trust::Proved;
+            is_found |= is_other && key.objectid.saturating_add(own_len) > at;
+            if is_found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        is_found
+    }
+
+    /// Whether another file of the subvolume has the extent at this address, and the extent tree does not say so.
+    fn is_used_by_another(&self, ino: u64, at: u64) -> bool {
+        let users = self.users.get_or_init(|| Users::of(&self.tree));
+        let tree = self.tree.root.tree.0;
+        let is_known = |user: &u64| {
+            let references = self.references.get();
+            references.is_some_and(|all| all.of_inode(tree, *user).iter().any(|one| one.at == at))
+        };
+        users.of_extent(at).any(|user| user != ino && !is_known(&user))
     }
 
     /// The extents, some of them compressed: one that is shorter than its place in the file, up to the next one, fits
@@ -257,12 +333,14 @@ impl Reader<'_> {
         self.references.get_or_init(|| BackReferences::of(extents)).of_inode(self.tree.root.tree.0, ino)
     }
 
-    /// The length that an inode says, if that can be: a damaged one must not contradict its extents.
-    fn size(&self, ino: u64, inode: &subvolume::Inode) -> Option<u64> {
-        let item = inode.item?;
+    /// The length that an inode says, if that can be, and whether it cannot: a damaged one must not contradict its
+    /// extents, and no file has more bytes than [`LONGEST_FILE`].
+    fn size(&self, ino: u64, inode: &subvolume::Inode) -> (Option<u64>, bool) {
+        let Some(item) = inode.item else { return (None, false) };
         let size = item.size.get();
-        if inode.trust < Trust::Doubtful {
-            return Some(size);
+        let is_possible = size <= LONGEST_FILE;
+        if inode.trust < Trust::Doubtful && is_possible {
+            return (Some(size), false);
         }
         let (mut account, mut end, mut inline) = (Account::default(), 0, None);
         subvolume::extents(&self.tree, ino, &mut |Extent { extent, trust, .. }| {
@@ -275,13 +353,19 @@ impl Reader<'_> {
             ControlFlow::Continue(())
         });
         let sector = self.tree.wreck.sectorsize();
+        if !is_possible {
+            // Without the bit that no length has, if the extents do not reach further.
+            let rest = size & LONGEST_FILE;
+            let is_long_enough = end.div_ceil(sector) <= rest.div_ceil(sector);
+            return (inline.or(is_long_enough.then_some(rest)), true);
+        }
         let is_short = size.div_ceil(sector) < end.div_ceil(sector);
         let is_last = |one: Referenced| {
             one.offset.checked_add(one.len).is_some_and(|end| end.div_ceil(sector) == size.div_ceil(sector))
         };
         let is_long =
             size > end && item.nbytes.get() != account.bytes && !self.referenced(ino).pop().is_some_and(is_last);
-        inline.or(if is_short || is_long { None } else { Some(size) })
+        (inline.or(if is_short || is_long { None } else { Some(size) }), false)
     }
 
     /// Whether any of an extent could be read.
@@ -291,7 +375,7 @@ impl Reader<'_> {
         }
         let longest = if extent.compression == 0 { LARGEST_EXTENT } else { LARGEST_PACKED };
         let wreck = self.tree.wreck;
-        let ends = [extent.at.0, extent.at.0 + extent.disk_len.saturating_sub(1)];
+        let ends = [extent.at.0, extent.at.0.saturating_add(extent.disk_len.saturating_sub(1))];
         let is_sized =
             (1..=longest).contains(&extent.disk_len) && (extent.compression == 0 || extent.ram_bytes <= longest);
         is_sized && ends.into_iter().any(|at| wreck.has_storage(Logical(at)))

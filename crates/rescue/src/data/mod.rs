@@ -9,7 +9,7 @@
 
 mod content;
 
-use crate::back_references::BackReferences;
+use crate::back_references::{BackReferences, Users};
 use crate::subvolume::{self, Extent};
 use crate::tree::Tree;
 use crate::trust::Doubts;
@@ -62,6 +62,8 @@ pub struct Outcome {
     pub unverified: u64,
     /// Of these, the ones that must have had one.
     pub checksums_lost: u64,
+    /// Of those without a checksum, the ones whose copies differ: nothing tells which copy is right.
+    pub disputed: u64,
     /// Bytes that do not fit.
     pub damaged: u64,
     /// Bytes that no device gives; zeros stand for them.
@@ -82,7 +84,7 @@ impl Outcome {
         let sum = |numbers: &[u64]| numbers.iter().fold(0u64, |sum, number| sum.saturating_add(*number));
         let bad = sum(&[self.damaged, self.missing, self.bad_items, self.lost_blocks]);
         match (bad, sum(&[self.verified, self.unverified, self.damaged]), self.unverified) {
-            (0, _, _) if !self.doubts.is_none() => Grade::Doubtful,
+            (0, _, _) if !self.doubts.is_none() || self.disputed > 0 => Grade::Doubtful,
             (0, _, 0) => Grade::Verified,
             (0, _, _) => Grade::Unverified,
             (_, 0, _) => Grade::Lost,
@@ -109,6 +111,11 @@ impl Outcome {
         if self.checksums_lost > 0 {
             reasons.push(format!("the checksums of {} bytes are lost", self.checksums_lost));
         }
+        if self.disputed > 0 {
+            let bytes = self.disputed;
+            let begin = if self.damaged + self.missing > 0 { String::new() } else { first };
+            reasons.push(format!("the copies of {bytes} bytes differ, and nothing tells which one is right{begin}"));
+        }
         reasons.extend(self.doubts.reasons());
         reasons
     }
@@ -128,6 +135,8 @@ impl Outcome {
 enum Sector {
     Verified,
     Unverified,
+    /// It has no checksum, and its copies differ.
+    Disputed,
     Damaged,
     Missing,
 }
@@ -144,12 +153,15 @@ pub struct Reader<'a> {
     /// The extent tree of the same time, and what was read of it.
     extents: Option<Tree<'a>>,
     references: OnceCell<BackReferences>,
+    /// The files by the extents that they use.
+    users: OnceCell<Users>,
 }
 
 impl<'a> Reader<'a> {
     /// A reader of a subvolume, with the checksum tree of the same time where there is one.
     pub fn new(tree: Tree<'a>, checksums: Option<Tree<'a>>) -> Reader<'a> {
-        Reader { tree, checksums, kept: VecDeque::new(), extents: None, references: OnceCell::new() }
+        let (references, users) = (OnceCell::new(), OnceCell::new());
+        Reader { tree, checksums, kept: VecDeque::new(), extents: None, references, users }
     }
 
     /// With the extent tree of the same commit: it confirms extents, and fills gaps.
@@ -264,7 +276,8 @@ impl<'a> Reader<'a> {
         }
         let sector = self.tree.wreck.sectorsize() as u32;
         let (stored, states) = self.stored(extent.at, extent.disk_len, !content.has_no_checksums);
-        let worst = [Sector::Missing, Sector::Damaged, Sector::Unverified].into_iter().find(|one| states.contains(one));
+        let worst = [Sector::Missing, Sector::Damaged, Sector::Disputed, Sector::Unverified];
+        let worst = worst.into_iter().find(|one| states.contains(one));
         let mut bytes = vec![0; extent.ram_bytes as usize];
         let is_unpacked = Algorithm::from_raw(extent.compression)
             .is_some_and(|method| codec::decompress(method, &stored, &mut bytes, sector).is_ok());
@@ -326,7 +339,52 @@ impl<'a> Reader<'a> {
                 }
             }
         }
+        self.compare_copies(at, &bytes, &mut states);
         (bytes, states)
+    }
+
+    /// Finds sectors without a checksum of which another copy has other bytes.
+    fn compare_copies(&self, at: Logical, bytes: &[u8], states: &mut [Sector]) {
+        let volume = self.tree.wreck.volume();
+        let sector = self.tree.wreck.sectorsize() as usize;
+        let copies = volume.copies(at);
+        if copies < 2 || !states.contains(&Sector::Unverified) {
+            return;
+        }
+        let mut other = vec![0; bytes.len()];
+        for copy in 0..copies {
+            let is_read = volume.read_copy(at, copy, &mut other).is_ok();
+            for (number, state) in states.iter_mut().enumerate().filter(|(_, state)| **state == Sector::Unverified) {
+                let (inside, place) = (number * sector, Logical(at.0 + (number * sector) as u64));
+                let part = &mut other[inside..inside + sector];
+                let is_there = is_read || volume.read_copy(place, copy, part).is_ok();
+                if is_there && *part != bytes[inside..inside + sector] {
+                    *state = Sector::Disputed;
+                }
+            }
+        }
+    }
+
+    /// Whether all bytes of an extent fit their checksums, as far as the checksum tree can be read there.
+    fn fits_checksums(&self, at: Logical, len: u64) -> bool {
+        (0..len).step_by(PIECE as usize).all(|done| {
+            let (place, len) = (Logical(at.0.saturating_add(done)), (len - done).min(PIECE));
+            let (_, states) = self.stored(place, len, true);
+            let fits = |state: &Sector| match state {
+                Sector::Verified => true,
+                Sector::Unverified => !self.has_all_checksums(place, len),
+                _ => false,
+            };
+            states.iter().all(fits)
+        })
+    }
+
+    /// Whether the checksum tree can be read where it has the checksums of these bytes.
+    fn has_all_checksums(&self, at: Logical, len: u64) -> bool {
+        let Some(tree) = &self.checksums else { return false };
+        let key = |offset| Key::new(objectid::EXTENT_CSUM, KeyType::EXTENT_CSUM, offset);
+        let mut pass = |_: Key, _: &[u8], _| ControlFlow::Continue(());
+        tree.scan(key(at.0), key(at.0.saturating_add(len - 1)), &mut pass).is_none()
     }
 
     /// The checksums of each sector; several where items overlap.
@@ -396,6 +454,11 @@ fn deliver(
         match states.get(number).or(states.last()) {
             Some(Sector::Verified) => outcome.verified += len,
             Some(Sector::Unverified) => outcome.unverified += len,
+            Some(Sector::Disputed) => {
+                outcome.unverified += len;
+                outcome.disputed += len;
+                outcome.note(start..start + len);
+            }
             Some(Sector::Damaged) => {
                 outcome.damaged += len;
                 outcome.note(start..start + len);

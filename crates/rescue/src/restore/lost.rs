@@ -1,9 +1,10 @@
 //! Inodes that no directory leads to any more: each goes to the path that its own references name, as far as they lead
 //! to the top; else to `lost+found`, with what else was in its directory.
 
-use super::{Event, ROOT_DIRECTORY, Restorer};
-use crate::sink::{Made, safe_name};
-use crate::subvolume::{self, DIRECTORY};
+use super::{Event, Linked, ROOT_DIRECTORY, Restorer};
+use crate::data::Grade;
+use crate::sink::{Made, safe_name, shown};
+use crate::subvolume::{self, DIRECTORY, Target};
 use crate::trust::Trust;
 use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Key, KeyType, TreeId};
@@ -27,6 +28,7 @@ impl Restorer<'_> {
                 if self.selection.is_everything() || self.losses.contains_key(&tree) {
                     let inodes = self.unvisited(tree);
                     self.restore_inodes(tree, &inodes)?;
+                    self.restore_links(tree)?;
                 }
                 at += 1;
             }
@@ -105,7 +107,12 @@ impl Restorer<'_> {
         if thing.is_directory() {
             return self.walk(id, ino, &mut path.clone(), false);
         }
-        if self.inode(id, thing, &path)? == Some(Made::Kept) {
+        let name = thing.inode.names.first().cloned();
+        let made = self.inode(id, thing, &path)?;
+        if let Some((parent, name)) = &name {
+            self.name_made(id, ino, (*parent, name));
+        }
+        if made == Some(Made::Kept) {
             let aside = lost_path(&place, ino, path.last().map(Vec::as_slice).unwrap_or_default());
             self.make_way(&aside)?;
             if let Some(thing) = self.thing(id, ino, None) {
@@ -113,6 +120,71 @@ impl Restorer<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Notes that a name of an inode was restored.
+    pub(super) fn name_made(&mut self, id: TreeId, ino: u64, (parent, name): (u64, &[u8])) {
+        let Some(linked) = self.links.get_mut(&(id, ino)) else { return };
+        linked.made += 1;
+        linked.left.retain(|known| known.0 != parent || known.1 != name);
+    }
+
+    /// Restores the names of files that no entry has and that their inodes know, and tells of those that nothing knows.
+    fn restore_links(&mut self, id: TreeId) -> io::Result<()> {
+        let is_open = |linked: &Linked| !linked.left.is_empty() || linked.made < linked.count;
+        let open = self.links.iter().filter(|((tree, _), linked)| *tree == id && is_open(linked));
+        let mut open: Vec<u64> = open.map(|((_, ino), _)| *ino).collect();
+        open.sort_unstable();
+        for ino in open {
+            let Some(linked) = self.links.get_mut(&(id, ino)) else { continue };
+            let (left, missing) = (std::mem::take(&mut linked.left), linked.count.saturating_sub(linked.made));
+            (linked.made, linked.count) = (0, 0);
+            let (first, lost) = (linked.first.clone(), missing.saturating_sub(left.len() as u64));
+            if missing == 0 {
+                // All that it counts are there: one of the others is wrong.
+                self.doubt_names(&first, format!("its inode has {} more names than it counts", left.len()));
+                continue;
+            }
+            for name in left {
+                self.restore_link(id, ino, name)?;
+            }
+            if lost > 0 && self.selection.is_everything() {
+                self.doubt_names(&first, format!("its inode counts {lost} more names, which are lost"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells what is wrong with the names of a file.
+    fn doubt_names(&mut self, path: &[Vec<u8>], reason: String) {
+        self.summary.doubtful_others += 1;
+        (self.tell)(Event::Complaint(&format!("{}: {reason}", shown(path))));
+        self.summary.find(path, Grade::Doubtful, vec![reason], true);
+    }
+
+    /// Restores a name that the inode knows, unless its directory has another file of that name.
+    fn restore_link(&mut self, id: TreeId, ino: u64, (parent, name): (u64, Vec<u8>)) -> io::Result<()> {
+        let Some(tree) = self.tree(id) else { return Ok(()) };
+        let place = self.place_of(id).cloned().unwrap_or_default();
+        let other = subvolume::hashed_target(&tree, parent, &name).filter(|target| *target != Target::Inode(ino));
+        let path = self.path_by_names(id, ino, vec![(parent, name)], &place);
+        if !self.selection.takes(&path) {
+            return Ok(());
+        }
+        if other.is_some() {
+            self.give_up(&path, "another file of its directory has its name");
+            return Ok(());
+        }
+        self.make_way(&path)?;
+        self.summary.orphans += 1;
+        (self.tell)(Event::Unreached(&path));
+        if self.link(id, ino, &path)? {
+            return Ok(());
+        }
+        match self.thing(id, ino, None) {
+            Some(thing) => self.inode(id, thing, &path).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Makes the directories above a path, as far as they are missing.
@@ -137,8 +209,18 @@ impl Restorer<'_> {
         inode: &subvolume::Inode,
         place: &[Vec<u8>],
     ) -> Vec<Vec<u8>> {
-        let mut names = Vec::new();
-        let (mut at, mut references) = (ino, inode.names.clone());
+        self.path_by_names(id, ino, inode.names.clone(), place)
+    }
+
+    /// The path of an inode by the first of these names: directory and name.
+    fn path_by_names(
+        &self,
+        id: TreeId,
+        ino: u64,
+        mut references: Vec<(u64, Vec<u8>)>,
+        place: &[Vec<u8>],
+    ) -> Vec<Vec<u8>> {
+        let (mut names, mut at) = (Vec::new(), ino);
         while names.len() < DEEPEST {
             let Some((parent, name)) = references.into_iter().next() else { break };
             names.push(safe_name(&name));

@@ -69,7 +69,7 @@ pub struct Restorer<'a> {
     tell: &'a mut dyn FnMut(Event<'_>),
     reader: Option<(TreeId, Reader<'a>)>,
     visited: FxHashMap<TreeId, Bits>,
-    links: FxHashMap<(TreeId, u64), Vec<Vec<u8>>>,
+    links: FxHashMap<(TreeId, u64), Linked>,
     losses: FxHashMap<TreeId, Losses>,
     /// Paths of the subvolumes that were gone into.
     places: Vec<(TreeId, Vec<Vec<u8>>)>,
@@ -78,6 +78,18 @@ pub struct Restorer<'a> {
     /// An older state is what is wanted.
     expects_older: bool,
     summary: Summary,
+}
+
+/// A file that was restored and that has other names.
+struct Linked {
+    /// The path that it was made with.
+    first: Vec<Vec<u8>>,
+    /// Names that its inode knows and that nothing was made of yet: directory and name.
+    left: Vec<(u64, Vec<u8>)>,
+    /// How many names its inode counts.
+    count: u64,
+    /// How many were made.
+    made: u64,
 }
 
 /// A directory whose entries are being restored.
@@ -299,6 +311,9 @@ impl<'a> Restorer<'a> {
             Target::Subvolume(id) => self.subvolume(id, parent, &entry, path, stack),
             Target::Inode(ino) => {
                 if self.link(tree, ino, path)? {
+                    self.name_made(tree, ino, (parent.1, &entry.name));
+                    let doubts = Doubts { contradicts: entry.is_disputed, ..Doubts::default() };
+                    self.doubt(path, &doubts, true);
                     return Ok(());
                 }
                 let Some(thing) = self.thing(tree, ino, Some((parent.1, &entry))) else { return Ok(()) };
@@ -306,7 +321,9 @@ impl<'a> Restorer<'a> {
                     (self.tell)(Event::Restoring(path));
                     return self.open(tree, thing, path, false, stack);
                 }
-                self.inode(tree, thing, path).map(drop)
+                self.inode(tree, thing, path)?;
+                self.name_made(tree, ino, (parent.1, &entry.name));
+                Ok(())
             }
         }
     }
@@ -320,8 +337,8 @@ impl<'a> Restorer<'a> {
 
     /// Makes another name of a file that was made before; `false`: it was not.
     fn link(&mut self, id: TreeId, ino: u64, path: &Path) -> io::Result<bool> {
-        let first = self.links.get(&(id, ino)).filter(|_| self.wanted.hard_links);
-        let Some(first) = first.cloned() else { return Ok(false) };
+        let linked = self.links.get(&(id, ino)).filter(|_| self.wanted.hard_links);
+        let Some(first) = linked.map(|linked| linked.first.clone()) else { return Ok(false) };
         (self.tell)(Event::Restoring(path));
         let made = if self.wanted.dry_run { Ok(Made::Yes) } else { self.sink.link(path, &first) };
         let made = self.note(path, made)?;
@@ -344,7 +361,11 @@ impl<'a> Restorer<'a> {
             _ => self.special(&thing, path)?,
         };
         if thing.has_links() && made == Some(Made::Yes) {
-            self.links.insert((id, thing.ino), path.to_vec());
+            let left = if self.wanted.orphans { thing.inode.names.clone() } else { Vec::new() };
+            let known = thing.inode.names.len() as u64;
+            let count = thing.inode.item.map_or(known, |item| u64::from(item.nlink.get()));
+            let linked = Linked { first: path.to_vec(), left, count, made: 0 };
+            self.links.entry((id, thing.ino)).or_insert(linked);
         }
         Ok(made)
     }
@@ -428,12 +449,13 @@ impl<'a> Restorer<'a> {
             return Ok(None);
         }
         (self.tell)(Event::Restoring(path));
-        let Some((target, trust)) = subvolume::link_target(tree, thing.ino) else {
+        let Some(target) = subvolume::link_target(tree, thing.ino, thing.inode.item.as_ref()) else {
             let error = io::Error::other("nothing says where this symbolic link leads");
             return self.note(path, Err(error));
         };
-        let doubts = self.expected(thing.doubts_with(Doubts { content: trust, ..Doubts::default() }));
-        self.other(thing, doubts, path, &mut |sink| sink.symlink(path, &thing.attributes, &target))
+        let of_target = Doubts { content: target.trust, contradicts: target.contradicts, ..Doubts::default() };
+        let doubts = self.expected(thing.doubts_with(of_target));
+        self.other(thing, doubts, path, &mut |sink| sink.symlink(path, &thing.attributes, &target.path))
     }
 
     fn special(&mut self, thing: &Thing, path: &Path) -> io::Result<Option<Made>> {

@@ -74,7 +74,7 @@ impl Restorer<'_> {
         let mut doubts = Doubts {
             name: entry.map_or(inode.names_trust, |entry| entry.trust),
             inode: inode.trust,
-            contradicts: is_type_disputed || is_wrong,
+            contradicts: is_type_disputed || is_wrong || entry.is_some_and(|entry| entry.is_disputed),
             is_incomplete: inode.losses.blocks() > 0,
             ..Doubts::default()
         };

@@ -1,5 +1,6 @@
 //! Files saved from damaged filesystems, beside `btrfs restore` and the kernel's rescue mounts.
 
+mod bits;
 mod claims;
 mod damage;
 mod losses;

@@ -24,6 +24,7 @@ pub struct Hashing {
     pub paths: BTreeMap<Vec<u8>, (u64, u64)>,
     pub files: BTreeMap<Vec<u8>, Attributes>,
     pub others: BTreeMap<Vec<u8>, Attributes>,
+    pub targets: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 impl Sink for Hashing {
@@ -59,7 +60,8 @@ impl Sink for Hashing {
         self.files.insert(path.join(&b'/'), attributes.clone());
         Ok(Made::Yes)
     }
-    fn symlink(&mut self, path: &SinkPath, attributes: &Attributes, _: &[u8]) -> io::Result<Made> {
+    fn symlink(&mut self, path: &SinkPath, attributes: &Attributes, target: &[u8]) -> io::Result<Made> {
+        self.targets.insert(path.join(&b'/'), target.to_vec());
         self.others.insert(path.join(&b'/'), attributes.clone());
         Ok(Made::Yes)
     }

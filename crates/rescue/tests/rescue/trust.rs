@@ -18,11 +18,11 @@ use butterfs_testkit::scratch::Scratch;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
+pub const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
 
 /// A filesystem with 60 small and 4 larger files at the top, and 2 subvolumes with 60 files each.
-struct Bed {
-    device: Arc<MemoryDevice>,
+pub struct Bed {
+    pub device: Arc<MemoryDevice>,
 }
 
 fn content(number: usize, len: usize) -> Vec<u8> {
@@ -38,7 +38,7 @@ fn fill(filesystem: &Filesystem, directory: InodeId, names: &str, count: usize, 
 }
 
 impl Bed {
-    fn new() -> Bed {
+    pub fn new() -> Bed {
         let device = Arc::new(MemoryDevice::new(256 << 20));
         let devices: Vec<Arc<dyn BlockDevice>> = vec![device.clone()];
         let options = MkfsOptions { nodesize: Some(4096), ..MkfsOptions::default() };
@@ -56,22 +56,22 @@ impl Bed {
         bed
     }
 
-    fn devices(&self) -> Vec<Arc<dyn BlockDevice>> {
+    pub fn devices(&self) -> Vec<Arc<dyn BlockDevice>> {
         vec![self.device.clone()]
     }
 
     /// Has the engine change it, in a commit of its own.
-    fn change(&self, change: impl FnOnce(&Filesystem)) {
+    pub fn change(&self, change: impl FnOnce(&Filesystem)) {
         let filesystem = Filesystem::open(self.devices(), Options::default(), Env::system()).unwrap();
         change(&filesystem);
         filesystem.shutdown().unwrap();
     }
 
-    fn editor(&self) -> Editor {
+    pub fn editor(&self) -> Editor {
         Editor::open(self.devices())
     }
 
-    fn wreck(&self) -> Wreck {
+    pub fn wreck(&self) -> Wreck {
         plain(&self.devices()).unwrap()
     }
 
@@ -81,7 +81,7 @@ impl Bed {
     }
 }
 
-fn restore(wreck: &Wreck) -> (Hashing, Summary) {
+pub fn restore(wreck: &Wreck) -> (Hashing, Summary) {
     let (sink, summary) = by_us(wreck);
     (sink, summary.unwrap())
 }
@@ -96,7 +96,7 @@ fn restore_whole(wreck: &Wreck) -> (Hashing, Summary) {
     (sink, summary)
 }
 
-fn found<'a>(summary: &'a Summary, path: &str) -> Option<&'a Finding> {
+pub fn found<'a>(summary: &'a Summary, path: &str) -> Option<&'a Finding> {
     summary.findings.iter().find(|finding| finding.path == path)
 }
 
