@@ -58,7 +58,8 @@ pub fn alone(files: u64, snapshots: u64, table: &mut Table) {
     table.compared(&format!("{what}: peak memory"), Sides::two(peak as f64, None), mebibytes, true, "");
 }
 
-fn mebibytes(kib: f64) -> String {
+/// A number of KiB, as people read it.
+pub fn mebibytes(kib: f64) -> String {
     format!("{:.0} MiB", kib / 1024.0)
 }
 

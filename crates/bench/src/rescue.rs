@@ -188,8 +188,8 @@ fn names(scale: Scale, table: &mut Table) {
     let map = folder.join("map");
     let text = |path: &Path| path.to_str().expect("a text path").to_owned();
     let (_, peak) = check::measure(&serve::binary(), &["rescue", "scan", "-q", "--map", &text(&map), &text(&image)]);
-    let mebibytes = |kib: f64| format!("{:.0} MiB", kib / 1024.0);
-    table.compared("rescue scan of them: peak memory", Sides::two(peak as f64, None), mebibytes, true, "<= 512 MiB");
+    let sides = Sides::two(peak as f64, None);
+    table.compared("rescue scan of them: peak memory", sides, check::mebibytes, true, "<= 512 MiB");
 }
 
 /// Overwrites a sector of so many files, each of its own extent.

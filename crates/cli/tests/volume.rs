@@ -516,8 +516,8 @@ fn a_mount_ends_although_the_store_trickles() {
     reader.wait().unwrap();
     drop(file);
     trickles.store(false, Ordering::Relaxed);
-    // What is on its way still trickles. Reads of the kernel end with their time; what is read ahead would take
-    // minutes.
+    // Answers that have begun go on trickling. The kernel's reads end at their limit; those of the threads that read
+    // ahead would take minutes.
     let begun = Instant::now();
     // It may warn that the kernel still holds a read.
     cloud.run(&["umount", text(&cloud.bed.at)]);

@@ -101,7 +101,7 @@ impl ChecksumKind {
         };
         let pairs = computed.chunks(len).zip(stored.chunks(len)).enumerate();
         let differing = pairs.filter(|(_, (computed, stored))| computed != stored).map(|(index, _)| index);
-        // What says that data is damaged is the implementation that also writes checksums.
+        // Only `matches`, which also made the stored checksums, decides that data is damaged.
         let is_bad = |index: &usize| {
             let data = data[index * sector..].chunks(sector).next().unwrap_or_default();
             !self.matches(data, &stored[index * len..])

@@ -6,7 +6,7 @@ use crate::bytes_of::{Digest, digest};
 use crate::failures::Failures;
 use crate::local::{Kept, LocalFile, cache};
 use crate::ranges::Run;
-use crate::room::{Room, Taken};
+use crate::room::{FOR_READERS, Room, Taken};
 use crate::table::{BLOCK, Piece, Place, Shard, Table, segment_key};
 use butterfs_store::{Error, Kind, Result, Store};
 use bytes::Bytes;
@@ -20,8 +20,6 @@ use std::time::Instant;
 
 /// Bytes of the longest range that is asked for at once: what is read ahead in one go.
 const MOST_AT_ONCE: u64 = 8 << 20;
-/// Bytes that are on their way to readers.
-const ROOM: u64 = 8 << 20;
 /// Ranges that one read asks for at the same time.
 const RANGES_AT_ONCE: usize = 4;
 /// Bytes of decoded shards that are kept.
@@ -93,7 +91,7 @@ impl Pieces {
             failed: Failures::default(),
             requests: AtomicU64::new(0),
         };
-        Pieces { store, room: Arc::new(Room::new(ROOM)), shared: Arc::new(shared) }
+        Pieces { store, room: Arc::new(Room::new(FOR_READERS)), shared: Arc::new(shared) }
     }
 
     /// The same pieces for reading ahead.
@@ -123,10 +121,7 @@ impl Pieces {
 
     /// Takes note of a piece that was just put.
     pub fn keep(&self, stored: &Stored, bytes: &Bytes) {
-        self.insert(stored, Kept::new(bytes, self.shared.file.as_ref()));
-    }
-
-    fn insert(&self, stored: &Stored, kept: Option<Kept>) {
+        let kept = Kept::new(bytes, self.shared.file.as_ref());
         kept.into_iter().for_each(|kept| self.shared.cache.insert(stored.spot(), kept));
     }
 
@@ -158,7 +153,7 @@ impl Pieces {
     pub fn checked_range(&self, key: &str, range: std::ops::Range<u64>, wanted: &Digest) -> Result<Bytes> {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
         let shown = format!("bytes {} to {} are not those that were put", range.start, range.end);
-        let _room = self.room_of(range.end - range.start)?;
+        let _room = self.room.take(range.end - range.start)?;
         let bytes = self.store.get_range(key, range)?;
         if digest(&bytes) == *wanted { Ok(bytes) } else { Err(self.damaged(key, &shown)) }
     }
@@ -223,11 +218,7 @@ impl Pieces {
     }
 
     fn room_for(&self, group: &[Stored]) -> Result<Taken<'_>> {
-        self.room_of(group.iter().map(|stored| stored.piece.bytes()).sum())
-    }
-
-    fn room_of(&self, bytes: u64) -> Result<Taken<'_>> {
-        self.room.take(bytes).ok_or_else(|| Error::new(Kind::Cancelled, "nobody reads ahead any more"))
+        self.room.take(group.iter().map(|stored| stored.piece.bytes()).sum())
     }
 
     /// Pieces that follow each other, which are in the cache then.

@@ -3,7 +3,7 @@
 use crate::ahead::{Ahead, Source};
 use crate::failures::Failures;
 use crate::local::{Kept, LocalFile, cache};
-use crate::room::Room;
+use crate::room::{FOR_READERS, Room};
 use butterfs_device::BlockDevice;
 use butterfs_store::{Error, Kind, Result, Seen, Store};
 use bytes::Bytes;
@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the parts that are asked for and kept.
 const PART: u64 = 256 << 10;
-/// Bytes that are on their way to readers, beside what is read ahead.
-const ROOM: u64 = 8 << 20;
 
 #[derive(Clone)]
 struct ByBytes;
@@ -64,7 +62,7 @@ impl RangedImage {
         let cache = cache(parts, parts * PART, ByBytes);
         let requests = AtomicU64::new(0);
         let (own, key, failed) = (store.clone(), key.to_owned(), Failures::default());
-        let (room, changed) = (Room::new(ROOM), OnceLock::new());
+        let (room, changed) = (Room::new(FOR_READERS), OnceLock::new());
         let image = Arc::new(Image { store: own, room, key, seen, changed, cache, file, failed, requests });
         let ahead = {
             let image = image.clone();
@@ -112,9 +110,7 @@ impl Image {
         }
         let len = |part: u64| (self.seen.len - part * PART).min(PART) as usize;
         let lens: Vec<usize> = parts.clone().map(len).collect();
-        let Some(_room) = room.take(lens.iter().map(|len| *len as u64).sum()) else {
-            return Err(Error::new(Kind::Cancelled, "nobody reads ahead any more"));
-        };
+        let _room = room.take(lens.iter().map(|len| *len as u64).sum())?;
         self.requests.fetch_add(1, Ordering::Relaxed);
         let runs = store.get_runs_of(&self.key, parts.start * PART, &lens, &self.seen);
         runs.map_err(|error| match error.kind() {

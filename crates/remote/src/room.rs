@@ -1,6 +1,10 @@
 //! Room for bytes that are on their way from a store: those who ask for more wait until others have arrived.
 
+use butterfs_store::{Error, Kind, Result};
 use parking_lot::{Condvar, Mutex};
+
+/// Bytes that are on their way to the readers of a device, beside those that are read ahead.
+pub const FOR_READERS: u64 = 8 << 20;
 
 #[derive(Default)]
 struct Used {
@@ -31,8 +35,9 @@ impl Room {
         Room { bytes, used: Mutex::default(), less: Condvar::new() }
     }
 
-    /// Waits for room for so many bytes; more than there is count as all of it. None after [`Room::close`].
-    pub fn take(&self, bytes: u64) -> Option<Taken<'_>> {
+    /// Waits for room for so many bytes; more than there is count as all of it. [`Kind::Cancelled`] after
+    /// [`Room::close`].
+    pub fn take(&self, bytes: u64) -> Result<Taken<'_>> {
         let bytes = bytes.min(self.bytes);
         let mut used = self.used.lock();
         let turn = used.asked;
@@ -41,13 +46,13 @@ impl Room {
             self.less.wait(&mut used);
         }
         if used.is_closed {
-            return None;
+            return Err(Error::new(Kind::Cancelled, "nobody reads ahead any more"));
         }
         used.served += 1;
         self.less.notify_all();
         used.bytes += bytes;
         used.most = used.most.max(used.bytes);
-        Some(Taken { room: self, bytes })
+        Ok(Taken { room: self, bytes })
     }
 
     /// Nobody gets room any more.
@@ -79,15 +84,15 @@ mod tests {
         let room = Room::new(10);
         let first = room.take(6).unwrap();
         std::thread::scope(|scope| {
-            let second = scope.spawn(|| room.take(100).is_some());
+            let second = scope.spawn(|| room.take(100).is_ok());
             std::thread::sleep(Duration::from_millis(20));
             assert!(!second.is_finished());
             drop(first);
             assert!(second.join().unwrap());
             let all = room.take(10).unwrap();
-            let late = scope.spawn(|| room.take(1).is_none());
+            let late = scope.spawn(|| room.take(1).is_err());
             room.close();
-            assert!(late.join().unwrap() && room.take(1).is_none());
+            assert!(late.join().unwrap() && room.take(1).is_err());
             drop(all);
         });
         assert_eq!(room.most_used(), 10);

@@ -200,16 +200,20 @@ pub(crate) fn complete_leaf(forest: &mut Forest, tree: TreeId, inode: u64) -> Re
 
 /// Items of an inode of which nothing is left that people see: attributes without anything.
 fn remove_rest(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()> {
-    let rest = forest.object(tree, inode)?;
-    if rest.is_empty() {
-        return Ok(());
+    if remove_items(forest, tree, inode)? {
+        let what = format!("removes what is left of inode {inode} of tree {tree}");
+        forest.lose(Pass::Inodes, what, "extended attributes of an inode that is gone");
     }
-    for (key, _) in rest {
-        forest.remove(tree, key)?;
-    }
-    let what = format!("removes what is left of inode {inode} of tree {tree}");
-    forest.lose(Pass::Inodes, what, "extended attributes of an inode that is gone");
     Ok(())
+}
+
+/// Removes all items of an inode; false: there are none.
+fn remove_items(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<bool> {
+    let items = forest.object(tree, inode)?;
+    for (key, _) in &items {
+        forest.remove(tree, *key)?;
+    }
+    Ok(!items.is_empty())
 }
 
 /// An inode item for items that have none.
@@ -377,19 +381,16 @@ pub(crate) fn settle_orphans(forest: &mut Forest, tree: TreeId) -> Result<()> {
 }
 
 fn delete_orphan(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()> {
-    let items = forest.object(tree, inode)?;
-    if items.is_empty() {
-        return Ok(());
+    if remove_items(forest, tree, inode)? {
+        let what =
+            format!("deletes inode {inode} of the read-only subvolume {tree}, which was deleted while it was open");
+        forest.did(Pass::Inodes, what);
     }
-    for (key, _) in items {
-        forest.remove(tree, key)?;
-    }
-    let what = format!("deletes inode {inode} of the read-only subvolume {tree}, which was deleted while it was open");
-    forest.did(Pass::Inodes, what);
     Ok(())
 }
 
-/// Where enabling fs-verity was cut off, the orphan item stands for the items that were written already.
+/// Removes the items of fs-verity from a file for which it was not enabled to the end. Enabling it adds an orphan item
+/// first, so that a crash leaves a mark.
 fn drop_unfinished_verity(forest: &mut Forest, tree: TreeId, inode: u64, item: Option<InodeItem>) -> Result<()> {
     if item.is_none_or(|item| item.flags.get() & inode_flags::VERITY != 0) {
         return Ok(());

@@ -36,7 +36,7 @@ fn with(head: FileExtentHead, mark: u8) -> FileExtentHead {
 fn of_inline(head: &FileExtentHead, data: &[u8]) -> Option<u8> {
     let (mark, stored, unpacked) = (head.compression, data.len() as u64, head.ram_bytes.get());
     let right = Packing { mark, stored, unpacked, unit: 1 }.right_mark(data)?;
-    // What is not packed is as long as the item.
+    // Data that is not packed has the same length stored and unpacked.
     (right != compression::NONE || stored == unpacked).then_some(right)
 }
 

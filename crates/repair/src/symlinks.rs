@@ -66,7 +66,7 @@ fn target_len(key: Key, data: &[u8]) -> Option<u64> {
     (len > 0).then_some(len)
 }
 
-/// Where the content of an extent ends, and its bytes.
+/// The end of an extent's content in the file, and the bytes that it counts for; a hole counts for none.
 fn shown(key: Key, data: &[u8]) -> (u64, u64) {
     match (FileExtentHead::read_from_prefix(data), FileExtent::read_from_bytes(data)) {
         (Ok((head, _)), _) if head.kind == file_extent_type::INLINE => (head.ram_bytes.get(), head.ram_bytes.get()),

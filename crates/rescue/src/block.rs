@@ -84,8 +84,7 @@ impl Block {
 
     /// Whether all of its keys belong to it.
     fn lies_within(&self, window: &KeyRange) -> bool {
-        let last = self.node.nritems().checked_sub(1).map(|last| self.node.key(last));
-        self.fits(window) && last.is_none_or(|last| window.contains(last))
+        self.fits(window) && self.node.last_key().is_none_or(|last| window.contains(last))
     }
 }
 

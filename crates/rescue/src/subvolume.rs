@@ -318,7 +318,7 @@ pub fn extents(tree: &Tree<'_>, ino: u64, visit: &mut dyn FnMut(Extent) -> Contr
     (bad, losses)
 }
 
-/// Where a symbolic link leads.
+/// The target of a symbolic link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkTarget {
     /// The path in it.
@@ -329,7 +329,7 @@ pub struct LinkTarget {
     pub contradicts: bool,
 }
 
-/// Where a symbolic link leads; `None`: nothing says so. The bytes are in its first extent item, and of the three
+/// The target of a symbolic link; `None` if no item has it. The bytes are in its first extent item, and of the three
 /// lengths that are known (that of the item, the one in it, that of the inode) two decide.
 pub fn link_target(tree: &Tree<'_>, ino: u64, inode_item: Option<&InodeItem>) -> Option<LinkTarget> {
     let mut target = None;

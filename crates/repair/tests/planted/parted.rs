@@ -10,6 +10,7 @@ use butterfs_testkit::kernel::KernelMount;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A subvolume's tree in which the second leaf begins with items of an inode whose own item stands in the first leaf:
 /// its leaves.
@@ -43,6 +44,16 @@ fn contents_below(folder: &Path) -> BTreeSet<Vec<u8>> {
     found
 }
 
+/// The kernel's mount of an image that was repaired, after both checkers have called it clean.
+fn repaired(damaged: &Arc<MemoryDevice>, image: &Path, tree: TreeId) -> KernelMount {
+    let made = plan(&devices(damaged), &options("tree-block"), &|_, _| {}).expect("there is a plan");
+    assert!(made.is_clean(), "tree {tree}: {:?}", made.trouble);
+    apply(&made, &devices(damaged), &MemoryDevice::new(made.undo_len())).expect("it can be written");
+    write_image(damaged, image);
+    judged(image, "after the repair").expect("it is clean");
+    KernelMount::new(image, "ro")
+}
+
 /// The root of a subvolume and its first leaf are lost, and the next leaf begins in the middle of an inode: its other
 /// files stay. The new root directory gets into that leaf, in front of an inode without an item.
 #[test]
@@ -56,12 +67,7 @@ fn a_lost_root_directory_before_a_parted_inode_costs_no_other_file() {
         let expected = whole_files(&editor, &leaves[1..]);
         editor.write_raw(editor.root(tree), &[0x33; 4096]);
         editor.write_raw(leaves[0], &[0x33; 4096]);
-        let made = plan(&devices(&damaged), &options("tree-block"), &|_, _| {}).expect("there is a plan");
-        assert!(made.is_clean(), "tree {tree}: {:?}", made.trouble);
-        apply(&made, &devices(&damaged), &MemoryDevice::new(made.undo_len())).expect("it can be written");
-        write_image(&damaged, &image);
-        judged(&image, "after the repair").expect("it is clean");
-        let mount = KernelMount::new(&image, "ro");
+        let mount = repaired(&damaged, &image, tree);
         let found = contents_below(mount.path());
         mount.finish();
         assert!(expected.is_subset(&found), "tree {tree}: {:?}", expected.difference(&found).next());
@@ -92,12 +98,7 @@ fn a_lost_link_comes_back_from_its_entries() {
             let name = String::from_utf8(lost.item(0)[10..].to_vec()).expect("a name");
             let (editor, damaged) = Editor::of_copy(&base);
             editor.write_raw(pair[1], &[0x33; 4096]);
-            let made = plan(&devices(&damaged), &options("tree-block"), &|_, _| {}).expect("there is a plan");
-            assert!(made.is_clean(), "tree {tree}: {:?}", made.trouble);
-            apply(&made, &devices(&damaged), &MemoryDevice::new(made.undo_len())).expect("it can be written");
-            write_image(&damaged, &image);
-            judged(&image, "after the repair").expect("it is clean");
-            let mount = KernelMount::new(&image, "ro");
+            let mount = repaired(&damaged, &image, tree);
             let subvolume = mount.path().join(format!("sv{}", tree.get() - 255));
             let found = std::fs::metadata(subvolume.join(&name)).map(|found| (found.ino(), found.nlink()));
             let has_lost = subvolume.join("lost+found").exists();

@@ -206,7 +206,7 @@ const CASES: &[Case] = &[
         "the item of an inode",
         |editor| {
             let is_item = |item: Item<'_>, inode| item.is_inner(KeyType::INODE_ITEM) && item.key().objectid == inode;
-            // Where a leaf begins with the inode's item, another file is taken.
+            // A file whose inode item begins or ends a leaf cannot be used: the item would not be taken out alone.
             let has_item = |inode| editor.try_find(SUBVOLUME, |item| is_item(item, inode)).is_some();
             let extent = editor.find(SUBVOLUME, |item| plain_extent(item) && has_item(item.key().objectid));
             let inode = editor.node(extent.leaf).key(extent.slot).objectid;
@@ -456,7 +456,7 @@ fn all(name: &str, make: impl Fn() -> Option<Arc<MemoryDevice>>, cases: &[Case])
     let image = scratch.0.join("image");
     write_image(&base, &image);
     let before = shown(&image).expect("the sound image can be mounted");
-    // What mkfs.btrfs has left is no damage.
+    // Findings about what mkfs.btrfs left behind do not count.
     let options = butterfs_check::Options { check_data: true, ..Default::default() };
     let sound = support::judge_with(&base, &options);
     assert!(sound.is_clean(), "the sound image: {}", text(&sound));

@@ -42,7 +42,7 @@ pub struct Content {
     pub(super) unaccounted: u64,
     /// Extents that fill gaps.
     pub(super) recovered: Vec<FileExtent>,
-    /// Where the list of extents says something: data, holes, or what is only allocated.
+    /// The ranges of the file that its list of extents covers: data, holes, and space that is only allocated.
     pub(super) listed: Vec<Range<u64>>,
     /// Extents that the extent tree does not have.
     pub(super) strange: Vec<FileExtent>,

@@ -130,7 +130,7 @@ impl Next<'_> {
         if self.at >= len {
             return None;
         }
-        // Whoever has a number has a buffer, so the first missing piece always comes.
+        // A reader takes a buffer before its number, so the piece that the others wait for is always being read.
         let buffer = self.empty.recv().ok()?;
         let filled = (len - self.at).min(PIECE + OVERLAP) as usize;
         let piece = Piece { number: self.number, at: self.at, buffer, filled, bad: Vec::new() };
