@@ -6,7 +6,7 @@ use std::process::Command;
 /// Builds of the benchmark and of what it measures: the command, and the filesystem in memory. The latter is an example
 /// and has a build of its own, because examples bring the features of development dependencies, with which the command
 /// would be compiled once more.
-pub const BUILDS: [&[&str]; 2] = [
+const BUILDS: [&[&str]; 2] = [
     &["build", "--release", "-p", "butterfs-cli", "-p", "butterfs-bench"],
     &["build", "--release", "-p", "butterfs-fuse", "--example", "memory"],
 ];

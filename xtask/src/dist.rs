@@ -31,6 +31,8 @@ pub struct Dist {
     /// Seconds since 1970: the time of every file in every package.
     epoch: String,
     folder: PathBuf,
+    /// The command; without one, it is built with full optimisation.
+    program: Option<PathBuf>,
 }
 
 /// Runs `dist` with the words behind it; true when everything was made.
@@ -41,13 +43,13 @@ pub fn run(words: &[&str]) -> Result<bool, String> {
         ["--packages"] => [&PACKAGES[..], &[CHECKSUMS]].concat(),
         _ => return Err(format!("unknown option {}", words.join(" "))),
     };
-    let results = make(&steps)?;
+    let results = make(&steps, None)?;
     Ok(summary::print(&results, std::env::var("CI").is_ok_and(|value| value == "true")))
 }
 
-/// All but the static archives, which take minutes.
-pub fn packages() -> Result<Vec<StepResult>, String> {
-    make(&[&PACKAGES[..], &[CHECKSUMS]].concat())
+/// Packages of a program that was built before, and no static archives, which take minutes.
+pub fn packages_of(program: PathBuf) -> Result<Vec<StepResult>, String> {
+    make(&[&PACKAGES[..], &[CHECKSUMS]].concat(), Some(program))
 }
 
 /// A part of the work: its name, and the function that does it.
@@ -77,8 +79,8 @@ const PACKAGES: [Step; 5] = [
 const ARCHIVES: Step = ("dist: static archives", archives::build);
 const CHECKSUMS: Step = ("dist: checksums", checksums);
 
-fn make(steps: &[Step]) -> Result<Vec<StepResult>, String> {
-    let dist = Dist::new()?;
+fn make(steps: &[Step], program: Option<PathBuf>) -> Result<Vec<StepResult>, String> {
+    let dist = Dist::new(program)?;
     let mut results = Vec::new();
     for (name, step) in steps {
         let started = Instant::now();
@@ -101,7 +103,7 @@ fn make(steps: &[Step]) -> Result<Vec<StepResult>, String> {
 }
 
 impl Dist {
-    fn new() -> Result<Dist, String> {
+    fn new(program: Option<PathBuf>) -> Result<Dist, String> {
         let folder = workspace::target().join("dist");
         let _ = std::fs::remove_dir_all(&folder);
         create(&folder.join("out"))?;
@@ -110,7 +112,7 @@ impl Dist {
         let version = version.ok_or("Cargo.toml names no version")?.to_owned();
         let committed = || process::capture("git", &["-C", &shown(&workspace::root()), "log", "-1", "--format=%ct"]);
         let epoch = std::env::var("SOURCE_DATE_EPOCH").ok().or_else(committed).unwrap_or_else(|| "0".to_owned());
-        Ok(Dist { version, epoch: epoch.trim().to_owned(), folder })
+        Ok(Dist { version, epoch: epoch.trim().to_owned(), folder, program })
     }
 
     /// The files as they are installed.

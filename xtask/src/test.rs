@@ -1,12 +1,13 @@
 //! `cargo xtask test`: the order of the steps, their time limits, and what each may use.
 //!
-//! Tools are installed, and the optimised programs built, beside the static checks and the build of the tests: each
-//! of them waits, for the network or for one last program to be linked, when another one has work. Test programs are
-//! built once and then run one at a time, because those that mount things measure the whole machine (kernel log, loop
+//! Tools are installed beside the static checks and the build of the tests: each of them waits, for the network or for
+//! one last program to be linked, when another one has work. Everything is built once, in the profile `dev`, where locks
+//! check their order and arithmetic its overflow; `soak`, `bench` and `dist` build the optimised programs. Test programs
+//! run one at a time, because those that mount things measure the whole machine (kernel log, loop
 //! devices). Each prints `SKIPPED: what: why` for what it cannot do here.
 
 use crate::summary::{self, StepResult};
-use crate::{api, bench, dist, layering, licences, minimum_rust, process, prose, tools, workspace};
+use crate::{api, dist, layering, licences, minimum_rust, process, prose, tools, workspace};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::ScopedJoinHandle;
@@ -16,7 +17,6 @@ use std::time::{Duration, Instant};
 const LIMITS: &[(&str, u64)] = &[("real_tree", 900), ("crash", 900), ("workload", 900)];
 const DEFAULT_LIMIT_S: u64 = 600;
 const BUILD_LIMIT_S: u64 = 1500;
-const BENCHMARK_LIMIT_S: u64 = 300;
 /// After so long no further test program is started: what did not run is a failure that has a name.
 const WHOLE_LIMIT: Duration = Duration::from_secs(60 * 60);
 /// Of one program at most so many failed tests are run again.
@@ -57,13 +57,11 @@ pub fn run(options: &Options) -> Result<bool, String> {
     let is_whole = options.only.is_none();
     let programs = std::thread::scope(|scope| {
         let installing = (!options.no_install).then(|| scope.spawn(install));
-        let building = scope.spawn(move || release_builds(is_whole));
         if is_whole {
             static_checks(&mut steps)?;
         }
         let (build, programs) = build_tests()?;
         steps.push(announce(build));
-        steps.extend(outcome(building)?.into_iter().map(announce));
         steps.extend(installing.map(|thread| announce(outcome(thread))));
         Ok::<_, String>(programs)
     })?;
@@ -78,8 +76,7 @@ pub fn run(options: &Options) -> Result<bool, String> {
     }
     if options.only.is_none() {
         steps.push(announce(doc_tests()?));
-        steps.push(announce(least_benchmark()?));
-        steps.extend(dist::packages()?.into_iter().map(announce));
+        steps.extend(dist::packages_of(built("butterfs"))?.into_iter().map(announce));
     }
     clean_up();
     Ok(summary::print(&steps, std::env::var("CI").is_ok_and(|value| value == "true")))
@@ -95,15 +92,6 @@ fn install() -> StepResult {
     let mut step = StepResult::single("tools", started.elapsed(), None);
     step.skips = problems.into_iter().map(|problem| format!("a tool: {problem}")).collect();
     step
-}
-
-/// Builds the programs that tests run, and the benchmark.
-fn release_builds(with_benchmark: bool) -> Result<Vec<StepResult>, String> {
-    let mut steps = vec![cargo("release build", &["build", "--release", "-p", "butterfs-cli", "-p", "butterfs-capi"])?];
-    for words in bench::BUILDS.iter().filter(|_| with_benchmark) {
-        steps.push(cargo("benchmark build", words)?);
-    }
-    Ok(steps)
 }
 
 fn static_checks(steps: &mut Vec<StepResult>) -> Result<(), String> {
@@ -189,6 +177,11 @@ struct Program {
     folder: PathBuf,
 }
 
+/// A program or library that the build of the tests has made.
+fn built(name: &str) -> PathBuf {
+    workspace::target().join("debug").join(name)
+}
+
 fn build_tests() -> Result<(StepResult, Vec<Program>), String> {
     let arguments = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
     let mut command = Command::new("cargo");
@@ -255,8 +248,8 @@ fn run_tests(program: &Program, names: &[&str]) -> Result<(StepResult, String), 
     std::fs::create_dir_all(&scratch).map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
     let mut command = Command::new(&program.path);
     command.current_dir(&program.folder).envs(tools::environment());
-    command.env("BUTTERFS_BIN", workspace::target().join("release/butterfs")).env("BUTTERFS_SCRATCH", scratch);
-    command.env("BUTTERFS_LIB", workspace::target().join("release/libbutterfs.so"));
+    command.env("BUTTERFS_BIN", built("butterfs")).env("BUTTERFS_SCRATCH", scratch);
+    command.env("BUTTERFS_LIB", built("libbutterfs.so"));
     if !names.is_empty() {
         command.arg("--exact").args(names);
     }
@@ -272,21 +265,6 @@ fn doc_tests() -> Result<StepResult, String> {
     command.args(["test", "--workspace", "--doc"]).current_dir(workspace::root());
     let ended = process::run(&mut command, &log_of("doc tests"), Duration::from_secs(BUILD_LIMIT_S))?;
     Ok(StepResult::from_test_output("doc tests", ended.elapsed, ended.success, ended.timed_out, &ended.output))
-}
-
-/// The whole benchmark at its least size: it fails when something breaks, never for a time.
-fn least_benchmark() -> Result<StepResult, String> {
-    let mut command = Command::new(workspace::target().join("release/butterfs-bench"));
-    command.arg("--least").current_dir(workspace::root()).envs(tools::environment());
-    command.env("BUTTERFS_BIN", workspace::target().join("release/butterfs"));
-    command.env("BUTTERFS_SCRATCH", workspace::scratch());
-    let ended = process::run(&mut command, &log_of("benchmark"), Duration::from_secs(BENCHMARK_LIMIT_S))?;
-    let failure = (!ended.success).then(|| {
-        print!("{}", tail(&ended.output, 40));
-        let why = if ended.timed_out { "was not finished in time" } else { "broke" };
-        format!("the benchmark {why}")
-    });
-    Ok(StepResult::single("benchmark, least size", ended.elapsed, failure))
 }
 
 /// Takes back what killed tests left: mounts below the scratch folder and loop devices on files in it.

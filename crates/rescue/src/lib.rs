@@ -37,6 +37,7 @@ pub mod chunks;
 pub mod data;
 pub mod index;
 pub mod key;
+mod live;
 pub mod mapped;
 mod order;
 pub mod overlay;

@@ -5,9 +5,10 @@
 //! nothing is read.
 //!
 //! Invariants: (1) a file is listed once, from the newest tree that has it; (2) how complete it is was found by reading
-//! all of it, compared with the checksums of its own time.
+//! all of it, compared with the checksums of its own time; a place that another file has got since is told apart.
 
 use crate::data::{Grade, Reader};
+use crate::live::{LiveExtents, Since};
 use crate::roots::{Roots, Source, TreeRoot, root_trees, tops};
 use crate::subvolume::{self, Inode, REGULAR, TYPE_MASK};
 use crate::tree::{Root, Tree};
@@ -17,6 +18,7 @@ use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use regex::bytes::Regex;
 use rustc_hash::FxHashSet;
+use std::sync::Arc;
 use zerocopy::FromBytes;
 
 /// Older trees that are looked at for each subvolume.
@@ -59,6 +61,8 @@ pub struct Deleted {
     pub is_subvolume_deleted: bool,
     #[serde(skip)]
     moment: Moment,
+    #[serde(skip)]
+    since: Since,
 }
 
 fn as_number<S: serde::Serializer>(tree: &TreeId, serializer: S) -> std::result::Result<S::Ok, S::Error> {
@@ -89,6 +93,7 @@ pub fn groups(found: &[Deleted]) -> Vec<Vec<&Deleted>> {
 pub fn moment(roots: &Roots, one: &Deleted) -> Roots {
     let mut own = Roots { names: roots.names.clone(), ..Roots::default() };
     let of = |root: Root| TreeRoot { root, item: None, key_offset: 0, source: Source::Found };
+    own.since = Some(one.since.clone());
     own.trees.insert(one.tree, of(one.moment.root));
     own.trees.extend(one.moment.checksums.map(|root| (TreeId::CSUM, of(root))));
     own
@@ -103,8 +108,11 @@ pub fn find(wreck: &Wreck, roots: &Roots, wanted: &Wanted) -> Result<Vec<Deleted
     trees.sort_unstable();
     trees.dedup();
     trees.retain(|tree| wanted.subvolume.is_none_or(|wanted| wanted == *tree));
+    let extents = roots.trees.get(&TreeId::EXTENT).map(|root| Tree::new(wreck, root.root));
+    let oldest = older.iter().filter_map(|(_, root, _)| root.generation).min().unwrap_or(u64::MAX);
+    let live = Arc::new(extents.map(|extents| LiveExtents::newer_than(oldest, extents)).unwrap_or_default());
     for tree in trees {
-        let mut search = Search::of(wreck, roots, tree);
+        let mut search = Search::of(wreck, roots, tree, live.clone());
         for (_, root, checksums) in older.iter().filter(|(own, ..)| *own == tree).take(MOST_OLDER) {
             search.look(*root, *checksums, &name, wanted, &mut found);
         }
@@ -174,17 +182,21 @@ struct Search<'a> {
     known: FxHashSet<(u64, u64)>,
     /// Inodes that were looked at, with the generation in which they were made.
     judged: FxHashSet<(u64, u64)>,
+    live: Arc<LiveExtents>,
+    /// The checksums of the last commit.
+    last_checksums: Option<Root>,
 }
 
 impl<'a> Search<'a> {
-    fn of(wreck: &'a Wreck, roots: &Roots, tree: TreeId) -> Search<'a> {
+    fn of(wreck: &'a Wreck, roots: &Roots, tree: TreeId, live: Arc<LiveExtents>) -> Search<'a> {
         let current = roots.trees.get(&tree).filter(|root| !root.is_deleted());
         let current = current.map(|root| Tree::new(wreck, root.root));
         let mut known = FxHashSet::default();
         if let Some(current) = current {
             current.blocks(&mut |block, _| known.insert((block.node.at().0, block.node.generation().0)));
         }
-        Search { wreck, current, tree, known, judged: FxHashSet::default() }
+        let last_checksums = roots.checksums();
+        Search { wreck, current, tree, known, judged: FxHashSet::default(), live, last_checksums }
     }
 
     fn look(
@@ -252,7 +264,8 @@ impl<'a> Search<'a> {
             return None;
         }
         let checksums = moment.checksums.map(|root| Tree::new(self.wreck, root));
-        let mut reader = Reader::new(*tree, checksums);
+        let since = self.since(moment);
+        let mut reader = Reader::new(*tree, checksums).with_since(Some(since.clone()));
         let content = reader.content(ino, &inode);
         let mut head = Vec::new();
         let outcome = reader.read(&content, &mut |offset, bytes| {
@@ -277,7 +290,14 @@ impl<'a> Search<'a> {
             content: kind,
             is_subvolume_deleted: self.current.is_none(),
             moment,
+            since,
         })
+    }
+
+    /// A tree without a known generation is as old as the last commit.
+    fn since(&self, moment: Moment) -> Since {
+        let has_own_checksums = moment.checksums != self.last_checksums;
+        Since { live: self.live.clone(), generation: moment.root.generation.unwrap_or(u64::MAX), has_own_checksums }
     }
 }
 

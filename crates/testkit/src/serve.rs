@@ -11,15 +11,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// The command under test: `BUTTERFS_BIN`, or the release build.
+/// The command under test: `BUTTERFS_BIN`, or the one of the same build as the test.
 pub fn binary() -> PathBuf {
-    let built = || scratch::build_folder().with_file_name("release").join("butterfs");
+    let built = || scratch::build_folder().join("butterfs");
     std::env::var_os("BUTTERFS_BIN").map_or_else(built, PathBuf::from)
 }
 
-/// The filesystem in memory of the FUSE tests, a release build beside the command; none: it was not built.
+/// The filesystem in memory of the FUSE tests, of the same build as the running program; none: it was not built.
 pub fn memory_binary() -> Option<PathBuf> {
-    Some(binary().parent()?.join("examples/memory")).filter(|program| program.exists())
+    let program = std::env::current_exe().ok()?.with_file_name("examples").join("memory");
+    Some(program).filter(|program| program.exists())
 }
 
 /// The store of [`Served::volume`].

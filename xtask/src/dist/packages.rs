@@ -3,7 +3,7 @@
 use super::{Dist, Failure, create, read, shown, write};
 use crate::{process, workspace};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Names under which other programs look for the command.
@@ -20,14 +20,21 @@ const COMPLETIONS: [(&str, &str); 3] = [
 /// The folder for documents.
 const DOCUMENTS: &str = "usr/share/doc/butterfs";
 
-/// Builds the command and lays out everything that a package installs.
-pub fn lay_out(dist: &Dist) -> Result<(), Failure> {
+fn built(dist: &Dist) -> Result<PathBuf, String> {
+    if let Some(program) = &dist.program {
+        return Ok(program.clone());
+    }
     let mut build = Command::new("cargo");
     build.args(["build", "--release", "-p", "butterfs-cli"]).current_dir(workspace::root());
     dist.run_as_is("build", &mut build)?;
+    Ok(workspace::target().join("release/butterfs"))
+}
+
+/// Lays out everything that a package installs.
+pub fn lay_out(dist: &Dist) -> Result<(), Failure> {
     let root = dist.root();
     let program = root.join("usr/bin/butterfs");
-    install(&workspace::target().join("release/butterfs"), &program, 0o755)?;
+    install(&built(dist)?, &program, 0o755)?;
     dist.run("strip", Command::new("strip").arg("--strip-unneeded").arg(&program))?;
     create(&root.join("usr/sbin"))?;
     for name in HELPERS {

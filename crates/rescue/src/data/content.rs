@@ -77,9 +77,10 @@ impl Account {
         regular.map(|item| item.nbytes.get())
     }
 
-    /// The bytes that an inode counts, where both can be believed.
+    /// The bytes that an inode counts, where both can be believed. Among leaves of older states the one with a file's
+    /// extents may be gone, and nothing else tells that from a hole.
     fn stored(&self, inode: &subvolume::Inode, losses: &Losses) -> Option<u64> {
-        let is_sure = self.trust == Trust::Proved && inode.trust == Trust::Proved && losses.blocks() == 0;
+        let is_sure = self.trust.max(inode.trust) <= Trust::Older && losses.blocks() == 0;
         Account::counted(inode).filter(|_| is_sure)
     }
 }

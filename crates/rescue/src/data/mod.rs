@@ -10,6 +10,7 @@
 mod content;
 
 use crate::back_references::{BackReferences, Users};
+use crate::live::Since;
 use crate::subvolume::{self, Extent};
 use crate::tree::Tree;
 use crate::trust::Doubts;
@@ -66,6 +67,8 @@ pub struct Outcome {
     pub disputed: u64,
     /// Bytes that do not fit.
     pub damaged: u64,
+    /// Of these, the ones whose place other files have got since.
+    pub reused: u64,
     /// Bytes that no device gives; zeros stand for them.
     pub missing: u64,
     /// Extent items that say nothing that could be.
@@ -96,11 +99,13 @@ impl Outcome {
     pub fn reasons(&self) -> Vec<String> {
         let first = self.ranges.first().map_or(String::new(), |range| format!(", first at {}", range.start));
         let mut reasons = Vec::new();
-        if self.damaged + self.missing > 0 {
-            reasons.push(format!(
-                "{} bytes do not fit their checksums, {} bytes are missing{first}",
-                self.damaged, self.missing
-            ));
+        let unfit = self.damaged - self.reused.min(self.damaged);
+        if unfit + self.missing > 0 {
+            let missing = self.missing;
+            reasons.push(format!("{unfit} bytes do not fit their checksums, {missing} bytes are missing{first}"));
+        }
+        if self.reused > 0 {
+            reasons.push(format!("the place of {} bytes was given to newer files{first}", self.reused));
         }
         if self.bad_items > 0 {
             reasons.push(format!("{} of its extents say nothing that could be", self.bad_items));
@@ -138,6 +143,8 @@ enum Sector {
     /// It has no checksum, and its copies differ.
     Disputed,
     Damaged,
+    /// It was allocated again after the file was deleted.
+    Reused,
     Missing,
 }
 
@@ -155,18 +162,25 @@ pub struct Reader<'a> {
     references: OnceCell<BackReferences>,
     /// The files by the extents that they use.
     users: OnceCell<Users>,
+    /// What was allocated since the time of the subvolume.
+    since: Option<Since>,
 }
 
 impl<'a> Reader<'a> {
     /// A reader of a subvolume, with the checksum tree of the same time where there is one.
     pub fn new(tree: Tree<'a>, checksums: Option<Tree<'a>>) -> Reader<'a> {
         let (references, users) = (OnceCell::new(), OnceCell::new());
-        Reader { tree, checksums, kept: VecDeque::new(), extents: None, references, users }
+        Reader { tree, checksums, kept: VecDeque::new(), extents: None, references, users, since: None }
     }
 
     /// With the extent tree of the same commit: it confirms extents, and fills gaps.
     pub fn with_extents(self, extents: Option<Tree<'a>>) -> Reader<'a> {
         Reader { extents, ..self }
+    }
+
+    /// For a subvolume of an earlier time, with the extents that are in use now.
+    pub(crate) fn with_since(self, since: Option<Since>) -> Reader<'a> {
+        Reader { since, ..self }
     }
 
     /// The subvolume.
@@ -276,7 +290,7 @@ impl<'a> Reader<'a> {
         }
         let sector = self.tree.wreck.sectorsize() as u32;
         let (stored, states) = self.stored(extent.at, extent.disk_len, !content.has_no_checksums);
-        let worst = [Sector::Missing, Sector::Damaged, Sector::Disputed, Sector::Unverified];
+        let worst = [Sector::Missing, Sector::Reused, Sector::Damaged, Sector::Disputed, Sector::Unverified];
         let worst = worst.into_iter().find(|one| states.contains(one));
         let mut bytes = vec![0; extent.ram_bytes as usize];
         let is_unpacked = Algorithm::from_raw(extent.compression)
@@ -340,7 +354,21 @@ impl<'a> Reader<'a> {
             }
         }
         self.compare_copies(at, &bytes, &mut states);
+        self.mark_reused(at, &mut states);
         (bytes, states)
+    }
+
+    /// Finds sectors that other files have got since, unless they fit the checksums of their own time.
+    fn mark_reused(&self, at: Logical, states: &mut [Sector]) {
+        let Some(since) = &self.since else { return };
+        let sector = self.tree.wreck.sectorsize();
+        for (number, state) in states.iter_mut().enumerate() {
+            let start = at.0 + number as u64 * sector;
+            let is_proved = *state == Sector::Verified && since.has_own_checksums;
+            if !is_proved && *state != Sector::Missing && since.is_reused(start..start + sector) {
+                *state = Sector::Reused;
+            }
+        }
     }
 
     /// Finds sectors without a checksum of which another copy has other bytes.
@@ -461,6 +489,11 @@ fn deliver(
             }
             Some(Sector::Damaged) => {
                 outcome.damaged += len;
+                outcome.note(start..start + len);
+            }
+            Some(Sector::Reused) => {
+                outcome.damaged += len;
+                outcome.reused += len;
                 outcome.note(start..start + len);
             }
             Some(Sector::Missing) | None => {

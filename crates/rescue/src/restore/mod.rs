@@ -177,7 +177,8 @@ impl<'a> Restorer<'a> {
             let is_current = |id| self.roots.trees.get(&id).is_some_and(|root| root.source == Source::Current);
             let are_of_one_commit = is_current(id) && is_current(TreeId::EXTENT) && !self.expects_older;
             let extents = self.tree(TreeId::EXTENT).filter(|_| are_of_one_commit);
-            self.reader = Some((id, Reader::new(self.tree(id)?, checksums).with_extents(extents)));
+            let reader = Reader::new(self.tree(id)?, checksums).with_extents(extents);
+            self.reader = Some((id, reader.with_since(self.roots.since.clone())));
         }
         self.reader.as_mut().map(|(_, reader)| reader)
     }

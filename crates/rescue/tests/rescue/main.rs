@@ -3,6 +3,7 @@
 mod bits;
 mod claims;
 mod damage;
+mod deleted;
 mod losses;
 mod opened;
 mod profiles;

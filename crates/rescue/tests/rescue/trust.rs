@@ -12,7 +12,6 @@ use butterfs_rescue::Wreck;
 use butterfs_rescue::data::Grade;
 use butterfs_rescue::restore::{Finding, ROOT_DIRECTORY, Restorer, Selection, Summary, Wanted};
 use butterfs_rescue::roots::Roots;
-use butterfs_rescue::undelete;
 use butterfs_testkit::editor::{Editor, Item};
 use butterfs_testkit::scratch::Scratch;
 use std::sync::Arc;
@@ -395,18 +394,4 @@ fn a_lost_chunk_item_follows_from_device_extents() {
     let (sink, summary) = restore(&bed.wreck());
     assert_eq!(sink.paths, sound.paths);
     assert!(summary.complete, "{summary:?}");
-}
-
-/// A subvolume that has been deleted, and not dropped yet, is listed among what is deleted.
-#[test]
-fn a_subvolume_that_is_being_deleted_is_listed() {
-    let bed = Bed::new();
-    let editor = bed.editor();
-    let position = editor.find(TreeId::ROOT, |item| item.key().objectid == 256 && item.is(KeyType::ROOT_ITEM));
-    // The number of references.
-    editor.edit(position.leaf, |leaf| leaf.item_mut(position.slot)[216..220].fill(0));
-    let wreck = bed.wreck();
-    let listed = undelete::find(&wreck, &Roots::assemble(&wreck), &undelete::Wanted::default()).unwrap();
-    let inside = listed.iter().filter(|one| one.tree == TreeId(256) && one.is_subvolume_deleted);
-    assert_eq!(inside.filter(|one| one.grade == Grade::Verified).count(), 60);
 }
