@@ -1,9 +1,9 @@
 //! `cargo xtask test`: the order of the steps, their time limits, and what each may use.
 //!
 //! Tools are installed beside the static checks and the build of the tests: each of them waits, for the network or for
-//! one last program to be linked, when another one has work. Everything is built once, in the profile `dev`, where locks
-//! check their order and arithmetic its overflow; `soak`, `bench` and `dist` build the optimised programs. Test programs
-//! run one at a time, because those that mount things measure the whole machine (kernel log, loop
+//! one last program to be linked, when another one has work. Everything is built once, in the profile `dev`, where
+//! locks check their order and arithmetic its overflow; `soak`, `bench` and `dist` build the optimised programs. Test
+//! programs run one at a time, because those that mount things measure the whole machine (kernel log, loop
 //! devices). Each prints `SKIPPED: what: why` for what it cannot do here.
 
 use crate::summary::{self, StepResult};

@@ -1,4 +1,4 @@
-//! What was allocated since an earlier time: where a newer file has the place of a deleted one.
+//! Allocations since an earlier time: where a newer file has the place of a deleted one.
 //!
 //! Bytes without checksums do not show that another file has them now, and bytes that were written anew fit the
 //! checksums of the last commit. The extent tree of the last commit tells: each of its items has the generation in
@@ -26,7 +26,7 @@ pub(crate) struct LiveExtents {
 }
 
 impl LiveExtents {
-    /// What this extent tree has of a generation after `oldest`.
+    /// The ranges in this extent tree that were allocated after the generation `oldest`.
     pub(crate) fn newer_than(oldest: u64, extents: Tree<'_>) -> LiveExtents {
         let nodesize = extents.wreck.nodesize() as u64;
         let mut live = LiveExtents::default();
@@ -66,7 +66,7 @@ impl LiveExtents {
     }
 }
 
-/// What was allocated since the time of a tree.
+/// Allocations since the time of a tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Since {
     pub(crate) live: Arc<LiveExtents>,

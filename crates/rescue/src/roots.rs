@@ -85,7 +85,7 @@ pub struct Roots {
     pub root_tree: Option<Root>,
     /// Blocks of the root tree that are gone or damaged.
     pub losses: Losses,
-    /// What was allocated since, where the trees are those of an earlier time.
+    /// Later allocations, where the trees are those of an earlier time.
     pub(crate) since: Option<crate::live::Since>,
 }
 

@@ -162,7 +162,7 @@ pub struct Reader<'a> {
     references: OnceCell<BackReferences>,
     /// The files by the extents that they use.
     users: OnceCell<Users>,
-    /// What was allocated since the time of the subvolume.
+    /// Later allocations, for a subvolume of an earlier time.
     since: Option<Since>,
 }
 
