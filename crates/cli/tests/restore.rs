@@ -142,6 +142,152 @@ fn options_restore_what_those_of_btrfs_restore_do() {
     assert_eq!(fs::read(scratch.join("ours0/top")).unwrap(), b"mine");
 }
 
+/// Files that are there already count as restored only where they are the same.
+#[test]
+fn what_was_there_before_is_compared() {
+    const TEST: &str = "there_before";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let image = made(&scratch);
+    let mount = KernelMount::new(&image, "noatime");
+    run_ok(20, "mknod", &[text(&mount.path().join("null")), "c", "1", "3"]);
+    fs::hard_link(mount.path().join("top"), mount.path().join("dir/other")).unwrap();
+    let sparse = fs::File::create(mount.path().join("sparse")).unwrap();
+    sparse.write_all_at(b"in the middle", 1 << 20).and_then(|()| sparse.set_len(1 << 30)).unwrap();
+    drop(sparse);
+    mount.finish();
+    let target = scratch.folder("target");
+    let restore = || {
+        let said = butterfs(&["--format", "json", "restore", "-a", text(&image), text(&target)]);
+        let json: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+        let findings = json["restore"]["findings"].as_array().unwrap().iter();
+        let mut found: Vec<String> = findings.map(|one| one["path"].as_str().unwrap().to_owned()).collect();
+        found.sort();
+        (said.code, found, json["restore"]["kept"].as_u64().unwrap())
+    };
+    assert_eq!(restore(), (Some(0), vec![], 0));
+    let all = below(&target);
+    let (code, found, kept) = restore();
+    assert_eq!((code, found, below(&target)), (Some(0), vec![], all.clone()));
+    assert!(kept >= 9, "{kept}");
+    let wrong = |name: &str, make: &dyn Fn(&Path)| {
+        fs::remove_file(target.join(name)).unwrap();
+        make(&target.join(name));
+    };
+    wrong("top", &|at| fs::write(at, "another").unwrap());
+    wrong("dir/link", &|at| std::os::unix::fs::symlink("g", at).unwrap());
+    wrong("null", &|at| fs::write(at, "").unwrap());
+    fs::File::options().write(true).open(target.join("sparse")).unwrap().write_all_at(b"!", 1 << 29).unwrap();
+    // Another time of the last change is another file; so is a name that leads to another one.
+    fs::write(target.join("sub/s"), "s").unwrap();
+    let expected = ["/dir/link", "/dir/other", "/null", "/sparse", "/sub/s", "/top"].map(str::to_owned).to_vec();
+    let (code, mut found, _) = restore();
+    // Of a file and its other name the one that comes first is compared with the disk, the other one with the first.
+    found.dedup();
+    assert_eq!((code, found), (Some(1), expected));
+    assert_eq!(fs::read(target.join("top")).unwrap(), b"another");
+    let said = butterfs(&["restore", "-a", "-o", text(&image), text(&target)]);
+    assert_eq!((said.code, below(&target)), (Some(0), all), "{said:?}");
+}
+
+/// A run that is killed leaves no part of a file under its name, so that the next one completes the rest.
+#[test]
+fn a_restore_that_is_killed_goes_on() {
+    const TEST: &str = "restore_killed";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let image = scratch.sparse_file("image", 400 << 20);
+    mkfs(&image, &[]);
+    let mount = KernelMount::new(&image, "noatime");
+    for number in 0..12u8 {
+        fs::write(mount.path().join(format!("file{number}")), vec![number + 1; 12 << 20]).unwrap();
+    }
+    let whole = below(mount.path());
+    mount.finish();
+    let (target, mut parts) = (scratch.folder("target"), 0);
+    for wait in [10, 20, 30, 40, 60, 80] {
+        let mut restore = std::process::Command::new(env!("CARGO_BIN_EXE_butterfs"));
+        let mut child = restore.args(["restore", "-a", text(&image), text(&target)]).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        child.kill().and_then(|()| child.wait()).unwrap();
+        let there = below(&target);
+        assert!(there.iter().all(|one| whole.contains(one)), "after {wait} ms");
+        parts += usize::from((1..whole.len()).contains(&there.len()));
+    }
+    println!("{parts} of 6 runs were killed in the middle");
+    let said = butterfs(&["restore", "-a", text(&image), text(&target)]);
+    assert_eq!((said.code, below(&target) == whole), (Some(0), true), "{said:?}");
+}
+
+/// Every name of a damaged file is named, links of `mkfs.btrfs --rootdir` come back, and no name steers a terminal.
+#[test]
+fn every_name_is_told_and_none_steers_a_terminal() {
+    const TEST: &str = "names_of_files";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let (image, folder) = (scratch.sparse_file("image", 200 << 20), scratch.folder("tree"));
+    fs::write(folder.join("first"), "damaged here".repeat(3000)).unwrap();
+    for name in ["second", "\u{1b}[31mthird"] {
+        fs::hard_link(folder.join("first"), folder.join(name)).unwrap();
+    }
+    std::os::unix::fs::symlink("first", folder.join("link")).unwrap();
+    mkfs(&image, &["--rootdir", text(&folder)]);
+    let target = scratch.folder("sound");
+    let said = butterfs(&["restore", "-a", text(&image), text(&target)]);
+    assert_eq!((said.code, below(&target)), (Some(0), below(&folder)), "{said:?}");
+    assert_eq!(fs::read_link(target.join("link")).unwrap(), Path::new("first"));
+    let bytes = fs::read(&image).unwrap();
+    let place = bytes.windows(24).position(|part| part == b"damaged heredamaged here").unwrap() as u64;
+    fs::OpenOptions::new().write(true).open(&image).unwrap().write_all_at(b"!", place).unwrap();
+    let said = butterfs(&["restore", "-a", "-v", text(&image), text(&scratch.folder("damaged"))]);
+    let told = ["/first: ", "/second: ", "/\\u{1b}[31mthird: "].map(|name| said.stderr.matches(name).count());
+    assert_eq!((said.code, told), (Some(1), [1, 1, 1]), "{said:?}");
+    assert!(!said.stderr.contains('\u{1b}') && !said.stdout.contains('\u{1b}'), "{said:?}");
+}
+
+/// A user who cannot set the owner of a set-user-ID program gets no program of his own with that bit.
+#[test]
+fn nobody_gets_set_id_bits_of_others() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    const TEST: &str = "set_id_bits";
+    if !requirement::kernel_btrfs(TEST) || !requirement::programs(TEST, &["setpriv"]) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let image = scratch.sparse_file("image", 200 << 20);
+    mkfs(&image, &[]);
+    let mount = KernelMount::new(&image, "noatime");
+    for (name, owner, mode) in [("other", 1234, 0o6755), ("own", 1000, 0o4755)] {
+        fs::write(mount.path().join(name), "program").unwrap();
+        std::os::unix::fs::chown(mount.path().join(name), Some(owner), Some(owner)).unwrap();
+        fs::set_permissions(mount.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    mount.finish();
+    // The build output need not be open to other users.
+    let folder = std::env::temp_dir().join(format!("butterfs-{TEST}-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let at = |name: &str| folder.join(name);
+    fs::copy(env!("CARGO_BIN_EXE_butterfs"), at("butterfs")).unwrap();
+    fs::rename(&image, at("image")).or_else(|_| fs::copy(&image, at("image")).map(drop)).unwrap();
+    fs::create_dir(at("target")).unwrap();
+    std::os::unix::fs::chown(at("target"), Some(1000), Some(1000)).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(at("image"), fs::Permissions::from_mode(0o644)).unwrap();
+    let user = ["--reuid", "1000", "--regid", "1000", "--clear-groups"];
+    let (image, target) = (at("image"), at("target"));
+    let words = ["restore", "-a", text(&image), text(&target)];
+    run_ok(60, "setpriv", &[&user[..], &[text(&at("butterfs"))], &words].concat());
+    let mode = |name: &str| fs::metadata(target.join(name)).map(|one| (one.uid(), one.mode() & 0o7777)).unwrap();
+    assert_eq!((mode("other"), mode("own")), ((1000, 0o755), (1000, 0o4755)));
+    fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn a_scan_lists_roots_and_restores_without_superblock_and_chunk_tree() {
     const TEST: &str = "scan_command";
@@ -323,6 +469,8 @@ fn a_log_is_shown_and_left_behind() {
     let image = scratch.join("btrfs-056-1.img");
     let shown = butterfs_ok(&["rescue", "zero-log", "-n", text(&image)]);
     assert!(shown.contains("log: /foo (tree 5): 40960 bytes, new\n"), "{shown}");
+    let without = butterfs(&["restore", "-a", text(&image), text(&scratch.folder("without"))]);
+    assert!(without.code == Some(0) && without.stderr.contains("--with-log"), "{without:?}");
     // Replayed in memory: what was synced is restored, and the log stays.
     let saved = scratch.folder("saved");
     let restored = butterfs(&["restore", "-a", "--with-log", text(&image), text(&saved)]);

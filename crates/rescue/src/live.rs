@@ -4,13 +4,18 @@
 //! checksums of the last commit. The extent tree of the last commit tells: each of its items has the generation in
 //! which the place was allocated.
 //!
-//! Limits: of a place that was given away and freed again nothing is left; items of damaged blocks are left out, and so
-//! are ranges after the first [`MOST_RANGES`].
+//! Only older leaves of the extent tree, which a scan may have found, tell of a place that was given away and freed
+//! again.
+//!
+//! Limits: without them nothing is left of such a place; items of damaged blocks are left out, and so are ranges after
+//! the first [`MOST_RANGES`].
 
 use crate::tree::Tree;
 use crate::trust::Trust;
+use crate::wreck::Wreck;
 use butterfs_ondisk::items::ExtentItem;
-use butterfs_ondisk::{Key, KeyType};
+use butterfs_ondisk::{Key, KeyType, TreeId};
+use std::collections::BinaryHeap;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -18,7 +23,7 @@ use zerocopy::FromBytes;
 /// Ranges that are remembered; each takes 24 bytes.
 const MOST_RANGES: usize = 1 << 22;
 
-/// Ranges of addresses that are in use and the generation in which each was allocated.
+/// Ranges of addresses and the generation in which each was allocated last.
 #[derive(Debug, Default)]
 pub(crate) struct LiveExtents {
     /// In order, without overlaps.
@@ -26,36 +31,65 @@ pub(crate) struct LiveExtents {
 }
 
 impl LiveExtents {
-    /// The ranges in this extent tree that were allocated after the generation `oldest`.
-    pub(crate) fn newer_than(oldest: u64, extents: Tree<'_>) -> LiveExtents {
-        let nodesize = extents.wreck.nodesize() as u64;
-        let mut live = LiveExtents::default();
-        extents.scan(Key::MIN, Key::MAX, &mut |key, data, quality| {
+    /// The ranges in this extent tree, and in its leaves that a scan has found, that were allocated after the
+    /// generation `oldest`.
+    pub(crate) fn newer_than(oldest: u64, wreck: &Wreck, extents: Option<Tree<'_>>) -> LiveExtents {
+        let nodesize = wreck.nodesize() as u64;
+        let mut ranges = Vec::new();
+        let mut note = |key: Key, data: &[u8]| {
             let len = match key.kind {
                 KeyType::EXTENT_ITEM => key.offset,
                 KeyType::METADATA_ITEM => nodesize,
                 _ => return ControlFlow::Continue(()),
             };
             if let Ok((item, _)) = ExtentItem::read_from_prefix(data)
-                && quality.trust() == Trust::Proved
                 && item.generation.get() > oldest
             {
-                live.add(key.objectid..key.objectid.saturating_add(len), item.generation.get());
+                ranges.push((key.objectid..key.objectid.saturating_add(len), item.generation.get()));
             }
-            if live.ranges.len() < MOST_RANGES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
+            if ranges.len() < MOST_RANGES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        if let Some(extents) = extents {
+            extents.scan(Key::MIN, Key::MAX, &mut |key, data, quality| match quality.trust() {
+                Trust::Proved => note(key, data),
+                _ => ControlFlow::Continue(()),
+            });
+        }
+        let found = wreck.index().map(|index| index.of(TreeId::EXTENT, 0)).unwrap_or_default();
+        for leaf in found.iter().filter(|leaf| leaf.generation > oldest) {
+            if let Some(block) = wreck.found_block(leaf) {
+                let _ = block.node.items().try_for_each(|(key, data)| note(key, data));
+            }
+        }
+        LiveExtents::of(ranges)
+    }
+
+    /// Ranges that may overlap: where they do, the last allocation counts.
+    fn of(mut ranges: Vec<(Range<u64>, u64)>) -> LiveExtents {
+        ranges.sort_unstable_by_key(|(range, generation)| (range.start, *generation));
+        let mut live = LiveExtents::default();
+        // Those that reach beyond the start of the next one, the newest on top.
+        let mut open: BinaryHeap<(u64, u64)> = BinaryHeap::new();
+        let mut at = 0;
+        for (range, generation) in ranges.into_iter().chain([(u64::MAX..u64::MAX, 0)]) {
+            while let Some(&(newest, end)) = open.peek().filter(|_| at < range.start) {
+                live.push(at..end.min(range.start), newest);
+                at = at.max(end.min(range.start));
+                if end <= at {
+                    open.pop();
+                }
+            }
+            at = range.start;
+            open.push((generation, range.end));
+        }
         live
     }
 
-    fn add(&mut self, range: Range<u64>, generation: u64) {
+    fn push(&mut self, range: Range<u64>, generation: u64) {
         match self.ranges.last_mut() {
-            Some((last, own)) if last.end >= range.start && *own == generation => last.end = last.end.max(range.end),
-            last => {
-                let start = last.map_or(range.start, |(last, _)| last.end.max(range.start));
-                if start < range.end {
-                    self.ranges.push((start..range.end, generation));
-                }
-            }
+            _ if range.is_empty() => {}
+            Some((last, own)) if last.end == range.start && *own == generation => last.end = range.end,
+            _ => self.ranges.push((range, generation)),
         }
     }
 
@@ -89,17 +123,17 @@ mod tests {
 
     #[test]
     fn a_range_is_reused_where_a_newer_one_lies_over_it() {
-        let mut live = LiveExtents::default();
-        let extents = [(0..10, 5), (10..20, 5), (15..30, 7), (40..50, 9)];
-        extents.into_iter().for_each(|(range, generation)| live.add(range, generation));
-        assert_eq!(live.ranges, [(0..20, 5), (20..30, 7), (40..50, 9)]);
+        let extents =
+            [(0..10, 5), (10..20, 5), (40..50, 9), (15..30, 7), (41..42, 8), (12..13, 4), (60..70, 3), (60..61, 4)];
+        let live = LiveExtents::of(extents.to_vec());
+        assert_eq!(live.ranges, [(0..15, 5), (15..30, 7), (40..50, 9), (60..61, 4), (61..70, 3)]);
         let since = |generation| Since {
             live: Arc::new(LiveExtents { ranges: live.ranges.clone() }),
             generation,
             has_own_checksums: false,
         };
         let (old, new) = (since(6), since(9));
-        let reused = [(0..20, false), (19..21, true), (29..41, true), (30..40, false), (49..60, true), (50..60, false)];
+        let reused = [(0..15, false), (14..16, true), (29..41, true), (30..40, false), (49..60, true), (50..60, false)];
         for (range, is_reused) in reused {
             assert_eq!((old.is_reused(range.clone()), new.is_reused(range.clone())), (is_reused, false), "{range:?}");
         }

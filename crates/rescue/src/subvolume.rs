@@ -347,7 +347,11 @@ fn target_of(key: Key, data: &[u8], inode_item: Option<&InodeItem>, trust: Trust
     let is_sound = is_plain && head.other_encoding.get() == 0 && key.offset == 0;
     let (own, named) = (path.len() as u64, head.ram_bytes.get());
     let size = inode_item.map(|item| item.size.get());
-    let len = if own == named || Some(own) == size {
+    // mkfs.btrfs stores the targets of a folder's links with a zero behind them.
+    let is_terminated = own == named && path.last() == Some(&0) && size == own.checked_sub(1);
+    let len = if is_terminated {
+        own - 1
+    } else if own == named || Some(own) == size {
         own
     } else if Some(named) == size && named < own {
         named
@@ -356,7 +360,7 @@ fn target_of(key: Key, data: &[u8], inode_item: Option<&InodeItem>, trust: Trust
     };
     // Without its head only the inode says that these bytes are all.
     let is_certain = is_plain || Some(len) == size;
-    let contradicts = !is_sound || own != named || size.is_some_and(|size| size != own);
+    let contradicts = !is_sound || own != named || (!is_terminated && size.is_some_and(|size| size != own));
     is_certain.then(|| LinkTarget { path: path[..len as usize].to_vec(), trust, contradicts })
 }
 

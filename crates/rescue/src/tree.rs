@@ -143,7 +143,8 @@ impl<'a> Tree<'a> {
         let wanted = KeyRange::through(first, last);
         let mut walk = Walk { wreck: self.wreck, wanted, losses: Losses::default() };
         let expect = self.root.expect();
-        let _ = if self.root.at == 0 { walk.stand_in(&expect, visit) } else { walk.descend(&expect, visit) };
+        let above = Quality::Good;
+        let _ = if self.root.at == 0 { walk.stand_in(&expect, visit) } else { walk.descend(&expect, above, visit) };
         walk.losses
     }
 
@@ -202,17 +203,20 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn descend(&mut self, expect: &Expect, visit: &mut Visit<'_>) -> ControlFlow<()> {
+    /// Shows what is below a block. Children of an older node are of an older state too, sound as they are.
+    fn descend(&mut self, expect: &Expect, above: Quality, visit: &mut Visit<'_>) -> ControlFlow<()> {
         let Some(block) = self.wreck.block(expect).filter(|block| block.fits(&expect.window)) else {
             return self.stand_in(expect, visit);
         };
-        self.losses.meet(expect.at, block.quality);
+        let is_older = above.trust() == Trust::Older && block.quality.trust() == Trust::Proved;
+        let quality = if is_older { above } else { block.quality };
+        self.losses.meet(expect.at, quality);
         if block.node.is_leaf() {
-            return self.show(&block, &expect.window, block.quality, visit);
+            return self.show(&block, &expect.window, quality, visit);
         }
         for child in children(&block.node, expect) {
             if !child.window.and(&self.wanted).is_empty() {
-                self.descend(&child, visit)?;
+                self.descend(&child, quality, visit)?;
             }
         }
         ControlFlow::Continue(())

@@ -110,7 +110,7 @@ pub fn find(wreck: &Wreck, roots: &Roots, wanted: &Wanted) -> Result<Vec<Deleted
     trees.retain(|tree| wanted.subvolume.is_none_or(|wanted| wanted == *tree));
     let extents = roots.trees.get(&TreeId::EXTENT).map(|root| Tree::new(wreck, root.root));
     let oldest = older.iter().filter_map(|(_, root, _)| root.generation).min().unwrap_or(u64::MAX);
-    let live = Arc::new(extents.map(|extents| LiveExtents::newer_than(oldest, extents)).unwrap_or_default());
+    let live = Arc::new(LiveExtents::newer_than(oldest, wreck, extents));
     for tree in trees {
         let mut search = Search::of(wreck, roots, tree, live.clone());
         for (_, root, checksums) in older.iter().filter(|(own, ..)| *own == tree).take(MOST_OLDER) {

@@ -147,6 +147,9 @@ impl Run for Args {
         if self.deleted {
             return self.undelete(&wreck, &roots, target, format, out);
         }
+        if self.source.leaves_log(&wreck) {
+            report::warn("the last commit is restored; what was synced after it is in the log: --with-log");
+        }
         let (tree, top) = self.begin(&wreck, &roots)?;
         let mut summary = self.restore(&wreck, target, format, out, |sink, tell| {
             self.restore_once((&wreck, &roots), sink, tell, |restorer| restorer.run(tree, top))

@@ -113,6 +113,7 @@ impl Restorer<'_> {
             self.name_made(id, ino, (*parent, name));
         }
         if made == Some(Made::Kept) {
+            self.summary.is_made_aside();
             let aside = lost_path(&place, ino, path.last().map(Vec::as_slice).unwrap_or_default());
             self.make_way(&aside)?;
             if let Some(thing) = self.thing(id, ino, None) {

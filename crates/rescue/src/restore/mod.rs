@@ -90,6 +90,8 @@ struct Linked {
     count: u64,
     /// How many were made.
     made: u64,
+    /// The finding about it, which holds for all of its names.
+    finding: Option<Finding>,
 }
 
 /// A directory whose entries are being restored.
@@ -339,11 +341,17 @@ impl<'a> Restorer<'a> {
     /// Makes another name of a file that was made before; `false`: it was not.
     fn link(&mut self, id: TreeId, ino: u64, path: &Path) -> io::Result<bool> {
         let linked = self.links.get(&(id, ino)).filter(|_| self.wanted.hard_links);
-        let Some(first) = linked.map(|linked| linked.first.clone()) else { return Ok(false) };
+        let Some((first, finding)) = linked.map(|linked| (linked.first.clone(), linked.finding.clone())) else {
+            return Ok(false);
+        };
         (self.tell)(Event::Restoring(path));
         let made = if self.wanted.dry_run { Ok(Made::Yes) } else { self.sink.link(path, &first) };
         let made = self.note(path, made)?;
-        self.summary.links += u64::from(made == Some(Made::Yes));
+        self.summary.links += u64::from(matches!(made, Some(Made::Yes | Made::Same)));
+        if let Some(finding) = finding.filter(|_| made.is_some_and(|made| made != Made::Kept)) {
+            (self.tell)(Event::Linked(path, &finding.reasons));
+            self.summary.find(path, finding.grade, finding.reasons, finding.restored);
+        }
         Ok(true)
     }
 
@@ -356,16 +364,18 @@ impl<'a> Restorer<'a> {
             self.give_up(path, "its name is all that is left");
             return Ok(None);
         }
+        let before = self.summary.findings.len();
         let made = match thing.attributes.mode & TYPE_MASK {
             REGULAR => self.file(id, &thing, path)?,
             SYMLINK => self.symlink(&tree, &thing, path)?,
             _ => self.special(&thing, path)?,
         };
-        if thing.has_links() && made == Some(Made::Yes) {
+        if thing.has_links() && matches!(made, Some(Made::Yes | Made::Same)) {
             let left = if self.wanted.orphans { thing.inode.names.clone() } else { Vec::new() };
             let known = thing.inode.names.len() as u64;
             let count = thing.inode.item.map_or(known, |item| u64::from(item.nlink.get()));
-            let linked = Linked { first: path.to_vec(), left, count, made: 0 };
+            let finding = self.summary.findings.get(before).cloned();
+            let linked = Linked { first: path.to_vec(), left, count, made: 0, finding };
             self.links.entry((id, thing.ino)).or_insert(linked);
         }
         Ok(made)
@@ -408,7 +418,7 @@ impl<'a> Restorer<'a> {
         let incoming = Incoming { size: content.size, ranges: &content.ranges, fill: &mut fill };
         let made = self.sink.file(path, &thing.attributes, incoming);
         let made = self.note(path, made)?;
-        if made == Some(Made::Yes) {
+        if matches!(made, Some(Made::Yes | Made::Same)) {
             self.summary.files += 1;
             self.summary.bytes = self.summary.bytes.saturating_add(data);
             self.count(path, &sure(outcome), true);
@@ -486,7 +496,7 @@ impl<'a> Restorer<'a> {
         }
         let made = if self.wanted.dry_run { Ok(Made::Yes) } else { make(&mut *self.sink) };
         let made = self.note(path, made)?;
-        if made == Some(Made::Yes) {
+        if matches!(made, Some(Made::Yes | Made::Same)) {
             match thing.attributes.mode & TYPE_MASK {
                 SYMLINK => self.summary.symlinks += 1,
                 _ => self.summary.special += 1,
@@ -505,11 +515,17 @@ impl<'a> Restorer<'a> {
     fn note(&mut self, path: &Path, made: io::Result<Made>) -> io::Result<Option<Made>> {
         match made {
             Ok(Made::Yes) => Ok(Some(Made::Yes)),
-            Ok(Made::Kept) => {
+            Ok(Made::Same) => {
                 self.summary.kept += 1;
+                (self.tell)(Event::Kept(path));
+                Ok(Some(Made::Same))
+            }
+            Ok(Made::Kept) => {
+                self.summary.find_in_the_way(path);
                 (self.tell)(Event::Kept(path));
                 Ok(Some(Made::Kept))
             }
+            Ok(Made::LeftOut) => Ok(Some(Made::LeftOut)),
             Err(error) if is_final(&error) || !self.wanted.ignore_errors => {
                 Err(io::Error::new(error.kind(), format!("{}: {error}", shown(path))))
             }

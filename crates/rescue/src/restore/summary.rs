@@ -12,8 +12,10 @@ pub enum Event<'a> {
     Restoring(&'a Path),
     /// A directory has been looked through.
     Searched(&'a Path),
-    /// Something has its name already, and stays.
+    /// Something has its name already, and stays, the same or something else.
     Kept(&'a Path),
+    /// Another name of a file that is not certainly whole, and why.
+    Linked(&'a Path, &'a [String]),
     /// A snapshot is left out.
     SkippedSnapshot(&'a [u8]),
     /// A file has been restored, or left out because only whole ones are wanted.
@@ -60,6 +62,9 @@ pub struct Finding {
     pub restored: bool,
 }
 
+/// Why something that was there before counts as not restored.
+const IN_THE_WAY: &str = "something else with its name was there before, and stays";
+
 /// Findings that a summary keeps; the rest is counted.
 const MOST_FINDINGS: usize = 10_000;
 
@@ -94,8 +99,10 @@ pub struct Summary {
     pub special: u64,
     /// Other names of files.
     pub links: u64,
-    /// Things whose name something had already.
+    /// Things that were there before, as they would have been made; they count as restored.
     pub kept: u64,
+    /// Things that were not made because something else had their name.
+    pub in_the_way: u64,
     /// Things that no directory led to, subvolumes among them.
     pub orphans: u64,
     /// Things that could not be made.
@@ -130,6 +137,7 @@ impl Summary {
             (&mut self.special, other.special),
             (&mut self.links, other.links),
             (&mut self.kept, other.kept),
+            (&mut self.in_the_way, other.in_the_way),
             (&mut self.orphans, other.orphans),
             (&mut self.failed, other.failed),
             (&mut self.lost_blocks, other.lost_blocks),
@@ -152,6 +160,20 @@ impl Summary {
         self.findings.push(Finding { path: shown(path), grade, reasons, restored });
     }
 
+    /// Notes a thing that was not made because something else has its name.
+    pub(super) fn find_in_the_way(&mut self, path: &Path) {
+        self.in_the_way += 1;
+        self.find(path, Grade::Lost, vec![IN_THE_WAY.to_owned()], false);
+    }
+
+    /// Takes the last note of that kind back: it got another name.
+    pub(super) fn is_made_aside(&mut self) {
+        self.in_the_way -= 1;
+        if self.findings.pop_if(|last| last.reasons == [IN_THE_WAY]).is_none() {
+            self.findings_left_out -= 1;
+        }
+    }
+
     /// Says in [`complete`](Summary::complete) whether everything was restored as the last commit had it.
     pub fn conclude(&mut self) {
         let wrong = [
@@ -162,6 +184,7 @@ impl Summary {
             self.doubtful_others,
             self.orphans,
             self.failed,
+            self.in_the_way,
             self.lost_blocks,
             self.salvaged_blocks,
         ];

@@ -2,9 +2,14 @@
 //!
 //! Every step is taken from an opened directory by `openat2` that resolves no symbolic link and stays beneath it, or by
 //! a name that has no slash. Files are made anew and never opened through what is there.
+//!
+//! Invariant: a file has its name when all of it is there, so that a run that was ended leaves no part of one.
+//! Something that has the name already is compared, and counts as restored only where it is the same.
 
 use super::{Attributes, Incoming, Made, Moment, Path, Sink, is_safe};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
+};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,6 +22,8 @@ use std::os::unix::fs::FileExt;
 const LONGEST_STEP: usize = 4000;
 /// Complaints that are kept.
 const COMPLAINTS: usize = 100;
+/// The bits by which a program gets the rights of its owner or group: of nobody else.
+const SET_ID: u32 = 0o6000;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -27,6 +34,8 @@ pub struct Directory {
     last: Option<(Vec<Vec<u8>>, OwnedFd)>,
     complaints: Vec<String>,
     is_root: bool,
+    /// The complaint about owners was made.
+    has_told_of_owners: bool,
 }
 
 impl Directory {
@@ -35,7 +44,7 @@ impl Directory {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = rustix::fs::open(path, flags, Mode::empty())?;
         let is_root = rustix::process::geteuid().is_root();
-        Ok(Directory { top, overwrites, last: None, complaints: Vec::new(), is_root })
+        Ok(Directory { top, overwrites, last: None, complaints: Vec::new(), is_root, has_told_of_owners: false })
     }
 
     fn complain(&mut self, what: &str, path: &Path, error: Errno) {
@@ -98,13 +107,22 @@ impl Directory {
         }
     }
 
-    /// Owners first: they take set-id bits and capabilities away.
+    /// Complains about an owner that could not be set: to a user who is not root once.
+    fn complain_of_owner(&mut self, path: &Path, error: Errno) {
+        if self.is_root || !std::mem::replace(&mut self.has_told_of_owners, true) {
+            self.complain("owner (other owners, and set-id bits with them, take root)", path, error);
+        }
+    }
+
+    /// Owners first: they take set-id bits and capabilities away. Without its owner nothing gets set-id bits.
     fn apply(&mut self, path: &Path, file: &OwnedFd, attributes: &Attributes) {
         let (uid, gid) = (attributes.uid, attributes.gid);
+        let mut mode = attributes.mode & 0o7777;
         if attributes.is_wanted && uid != u32::MAX && gid != u32::MAX {
             let changed = rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-            if let Err(error) = changed.or_else(|error| if self.is_root { Err(error) } else { Ok(()) }) {
-                self.complain("owner", path, error);
+            if let Err(error) = changed {
+                mode &= !SET_ID;
+                self.complain_of_owner(path, error);
             }
         }
         for (name, value) in &attributes.xattrs {
@@ -116,12 +134,62 @@ impl Directory {
         if !attributes.is_wanted {
             return;
         }
-        if let Err(error) = rustix::fs::fchmod(file, Mode::from_raw_mode(attributes.mode & 0o7777)) {
+        if let Err(error) = rustix::fs::fchmod(file, Mode::from_raw_mode(mode)) {
             self.complain("mode", path, error);
         }
         if let Err(error) = rustix::fs::futimens(file, &times(attributes)) {
             self.complain("times", path, error);
         }
+    }
+
+    /// The thing that has this name.
+    fn there(&mut self, path: &Path) -> io::Result<Option<Stat>> {
+        let Some((name, parent)) = path.split_last() else { return Ok(None) };
+        let parent = self.enter(parent)?;
+        match rustix::fs::statat(parent, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(None),
+            found => Ok(Some(found?)),
+        }
+    }
+
+    /// Whether what has this name is the file that would be made: its content, and owner, mode and time if wanted.
+    fn is_same_file(
+        &mut self,
+        path: &Path,
+        there: &Stat,
+        attributes: &Attributes,
+        incoming: Incoming<'_>,
+    ) -> io::Result<bool> {
+        let Some((name, parent)) = path.split_last() else { return Ok(false) };
+        let has_owner = !self.is_root || (there.st_uid, there.st_gid) == (attributes.uid, attributes.gid);
+        let has_mode = (there.st_mode ^ attributes.mode) & if self.is_root { 0o7777 } else { 0o1777 } == 0;
+        let has_time = (there.st_mtime, there.st_mtime_nsec as u32) == attributes.mtime;
+        let is_regular = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
+        if !is_regular
+            || there.st_size as u64 != incoming.size
+            || (attributes.is_wanted && !(has_owner && has_mode && has_time))
+        {
+            return Ok(false);
+        }
+        let Ok(opened) = beneath(self.enter(parent)?, name, OFlags::RDONLY | OFlags::NONBLOCK) else {
+            return Ok(false);
+        };
+        let (file, mut is_same, mut end) = (File::from(opened), true, 0);
+        let mut own = Vec::new();
+        (incoming.fill)(&mut |offset, bytes| {
+            own.resize(bytes.len(), 0);
+            is_same =
+                is_same && is_hole(&file, end, offset) && file.read_exact_at(&mut own, offset).is_ok() && own == bytes;
+            end = offset + bytes.len() as u64;
+            Ok(())
+        })?;
+        Ok(is_same && is_hole(&file, end, incoming.size))
+    }
+
+    fn is_link_to(&mut self, path: &Path, target: &OsStr) -> io::Result<bool> {
+        let Some((name, parent)) = path.split_last() else { return Ok(false) };
+        let own = rustix::fs::readlinkat(self.enter(parent)?, OsStr::from_bytes(name), Vec::new());
+        Ok(own.is_ok_and(|own| own.as_bytes() == target.as_bytes()))
     }
 
     /// Extended attributes of what cannot be opened: by its name in the opened directory, which no link is followed
@@ -148,12 +216,12 @@ impl Directory {
         if attributes.is_wanted {
             let (uid, gid) = (Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid)));
             let may_own = attributes.uid != u32::MAX && attributes.gid != u32::MAX && is_root;
+            let mode = attributes.mode & if may_own { 0o7777 } else { 0o7777 & !SET_ID };
             if may_own && let Err(error) = rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
                 failed = Some(("owner", error));
             }
             if attributes.mode & super::super::subvolume::TYPE_MASK != super::super::subvolume::SYMLINK
-                && let Err(error) =
-                    rustix::fs::chmodat(parent, name, Mode::from_raw_mode(attributes.mode & 0o7777), AtFlags::empty())
+                && let Err(error) = rustix::fs::chmodat(parent, name, Mode::from_raw_mode(mode), AtFlags::empty())
             {
                 failed = Some(("mode", error));
             }
@@ -166,6 +234,64 @@ impl Directory {
         }
         self.attach_by_name(path, attributes);
         Ok(())
+    }
+}
+
+/// The outcome for something that was there before.
+fn as_made(is_same: bool) -> Made {
+    if is_same { Made::Same } else { Made::Kept }
+}
+
+/// A file that has no name yet, or one that nobody looks for where the filesystem has no files without one.
+struct Fresh {
+    file: File,
+    name: Option<(OwnedFd, String)>,
+}
+
+impl Fresh {
+    fn new(parent: BorrowedFd<'_>) -> io::Result<Fresh> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        let unnamed = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        if let Ok(file) = rustix::fs::openat(parent, c".", unnamed, mode) {
+            return Ok(Fresh { file: file.into(), name: None });
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut number = 0;
+        loop {
+            let name = format!(".butterfs-restore-{}-{number}", std::process::id());
+            match rustix::fs::openat(parent, &*name, flags, mode) {
+                Err(Errno::EXIST) => number += 1,
+                Err(error) => return Err(error.into()),
+                Ok(file) => {
+                    let parent = parent.try_clone_to_owned()?;
+                    return Ok(Fresh { file: file.into(), name: Some((parent, name)) });
+                }
+            }
+        }
+    }
+
+    /// Gives the file its name, which nothing has.
+    fn publish(&self, parent: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+        let Some((_, own)) = &self.name else {
+            let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            return rustix::fs::linkat(rustix::fs::CWD, own, parent, name, AtFlags::SYMLINK_FOLLOW);
+        };
+        match rustix::fs::renameat_with(parent, &**own, parent, name, RenameFlags::NOREPLACE) {
+            Err(Errno::INVAL) => match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(_) => Err(Errno::EXIST),
+                Err(_) => rustix::fs::renameat(parent, &**own, parent, name),
+            },
+            renamed => renamed,
+        }
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if let Some((parent, name)) = &self.name {
+            // It is not there any more when the file has its own name.
+            let _ = rustix::fs::unlinkat(parent, &**name, AtFlags::empty());
+        }
     }
 }
 
@@ -207,22 +333,22 @@ impl Sink for Directory {
     }
 
     fn file(&mut self, path: &Path, attributes: &Attributes, incoming: Incoming<'_>) -> io::Result<Made> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let made = self.make(path, |parent, name| rustix::fs::openat(parent, name, flags, mode))?;
-        let Some(opened) = made else { return Ok(Made::Kept) };
-        let file = File::from(opened);
-        file.set_len(incoming.size)?;
-        (incoming.fill)(&mut |offset, bytes| file.write_all_at(bytes, offset))?;
-        self.apply(path, &OwnedFd::from(file), attributes);
-        Ok(Made::Yes)
+        if let Some(there) = self.there(path)?.filter(|_| !self.overwrites) {
+            return self.is_same_file(path, &there, attributes, incoming).map(as_made);
+        }
+        let fresh = Fresh::new(self.enter(&path[..path.len().saturating_sub(1)])?)?;
+        fresh.file.set_len(incoming.size)?;
+        (incoming.fill)(&mut |offset, bytes| fresh.file.write_all_at(bytes, offset))?;
+        self.apply(path, &fresh.file.try_clone()?.into(), attributes);
+        let made = self.make(path, |parent, name| fresh.publish(parent, name))?;
+        Ok(if made.is_some() { Made::Yes } else { Made::Kept })
     }
 
     fn symlink(&mut self, path: &Path, attributes: &Attributes, target: &[u8]) -> io::Result<Made> {
         let target = OsStr::from_bytes(target);
         let made = self.make(path, |parent, name| rustix::fs::symlinkat(target, parent, name))?;
         if made.is_none() {
-            return Ok(Made::Kept);
+            return self.is_link_to(path, target).map(as_made);
         }
         self.apply_by_name(path, attributes)?;
         Ok(Made::Yes)
@@ -234,7 +360,10 @@ impl Sink for Directory {
         let mode = Mode::RUSR | Mode::WUSR;
         let made = self.make(path, |parent, name| rustix::fs::mknodat(parent, name, kind, mode, device))?;
         if made.is_none() {
-            return Ok(Made::Kept);
+            let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
+            let is_same =
+                |there: Stat| FileType::from_raw_mode(there.st_mode) == kind && (!is_device || there.st_rdev == device);
+            return Ok(as_made(self.there(path)?.is_some_and(is_same)));
         }
         self.apply_by_name(path, attributes)?;
         Ok(Made::Yes)
@@ -249,7 +378,13 @@ impl Sink for Directory {
         let made = self.make(path, |parent, name| {
             rustix::fs::linkat(&from, first_name.as_os_str(), parent, name, AtFlags::empty())
         })?;
-        Ok(if made.is_some() { Made::Yes } else { Made::Kept })
+        if made.is_some() {
+            return Ok(Made::Yes);
+        }
+        let places = (self.there(path)?, self.there(first)?);
+        let is_same =
+            matches!(places, (Some(own), Some(first)) if (own.st_dev, own.st_ino) == (first.st_dev, first.st_ino));
+        Ok(as_made(is_same))
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -259,6 +394,26 @@ impl Sink for Directory {
     fn complaints(&mut self) -> Vec<String> {
         std::mem::take(&mut self.complaints)
     }
+}
+
+/// Whether a range of a file has no other bytes than zeros.
+fn is_hole(file: &File, start: u64, end: u64) -> bool {
+    let (mut at, mut bytes) = (start, vec![0; 64 << 10]);
+    while at < end {
+        at = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+            Ok(data) => data,
+            // Nothing but a hole up to the end.
+            Err(Errno::NXIO) => return true,
+            // The filesystem does not know.
+            Err(_) => at,
+        };
+        let part = &mut bytes[..(64 << 10).min(end.saturating_sub(at)) as usize];
+        if file.read_exact_at(part, at).is_err() || part.iter().any(|byte| *byte != 0) {
+            return part.is_empty();
+        }
+        at += part.len() as u64;
+    }
+    true
 }
 
 fn is_directory(parent: BorrowedFd<'_>, name: &OsStr) -> bool {

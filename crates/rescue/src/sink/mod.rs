@@ -62,8 +62,12 @@ pub struct Incoming<'a> {
 pub enum Made {
     /// It is there now.
     Yes,
-    /// Something with its name was there before, and stays.
+    /// It was there before, as it would have been made.
+    Same,
+    /// Something else with its name was there before, and stays.
     Kept,
+    /// The sink has nothing of this kind.
+    LeftOut,
 }
 
 /// Takes restored files.

@@ -283,7 +283,7 @@ impl<W: Write> Sink for Tar<W> {
             0o010000 => EntryType::Fifo,
             _ => {
                 self.complaints.push(format!("{}: a socket has no place in a tar stream", super::shown(path)));
-                return Ok(Made::Kept);
+                return Ok(Made::LeftOut);
             }
         };
         self.begin(&Entry::new(kind, path, attributes)).map(|()| Made::Yes)

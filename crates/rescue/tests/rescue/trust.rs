@@ -231,6 +231,33 @@ fn an_older_state_is_told() {
     assert!(!summary.complete && !summary.older_states.is_empty());
 }
 
+/// A write of a subvolume's root was lost, so that the one before it is there: its leaves are sound, and older too.
+#[test]
+fn whatever_an_older_node_leads_to_is_named() {
+    let bed = Bed::new();
+    let mut before = bed.editor().node(bed.editor().root(TreeId::FS)).bytes().to_vec();
+    bed.change(|filesystem| {
+        let found = filesystem.lookup(filesystem.root(), b"small7").unwrap();
+        filesystem.write(found.id, 0, b"changed", false).unwrap();
+        filesystem.forget(found.id, 1);
+    });
+    let sound = restore(&bed.wreck()).0;
+    let editor = bed.editor();
+    let root = editor.root(TreeId::FS);
+    before[48..56].copy_from_slice(&root.get().to_le_bytes());
+    editor.stamp(root, before);
+    let (sink, summary) = restore(&bed.wreck());
+    let wrong = |sink: &Hashing| {
+        let differs = |(path, what): &(&Vec<u8>, &(u64, u64))| sound.paths.get(*path) != Some(*what);
+        let paths = sink.paths.iter().filter(differs).map(|(path, _)| String::from_utf8_lossy(path).into_owned());
+        paths.collect::<Vec<String>>()
+    };
+    assert_eq!(wrong(&sink), ["small7"]);
+    let finding = found(&summary, "/small7").expect("it is named");
+    assert!(finding.grade == Grade::Doubtful && !summary.complete, "{finding:?}");
+    assert_eq!(wrong(&restore_whole(&bed.wreck()).0), Vec::<String>::new());
+}
+
 /// A lost extent item is no hole: the extent tree fills the gap; where that has nothing either, the data is missing.
 #[test]
 fn a_lost_extent_is_no_hole() {

@@ -36,6 +36,11 @@ impl Source {
         self.map.is_some()
     }
 
+    /// Whether the filesystem has a log that is not restored.
+    pub fn leaves_log(&self, wreck: &Wreck) -> bool {
+        !self.with_log && wreck.superblock().log_root.get() != 0
+    }
+
     /// Opens the devices for reading.
     pub fn devices(&self, paths: &[PathBuf]) -> Result<Vec<Arc<dyn BlockDevice>>, CliError> {
         let mut devices = Vec::new();

@@ -36,31 +36,34 @@ impl<'a> Teller<'a> {
     pub fn tell(&mut self, event: &Event<'_>) {
         let target = self.target.clone();
         match event {
-            Event::Restoring(path) if self.verbose > 0 => self.say(&format!("Restoring {target}{}", shown(path))),
+            Event::Restoring(path) if self.verbose > 0 => self.say(&format!("Restoring {target}{}", printable(path))),
             Event::Searched(path) if self.verbose > 1 => {
-                let path = if path.is_empty() { String::new() } else { shown(path) };
+                let path = if path.is_empty() { String::new() } else { printable(path) };
                 self.say(&format!("Done searching {path}"));
             }
             Event::Kept(path) => {
-                self.say(&format!("Skipping existing file {target}{}", shown(path)));
+                self.say(&format!("Skipping existing file {target}{}", printable(path)));
                 self.say("If you wish to overwrite use -o");
             }
-            Event::SkippedSnapshot(name) => self.say(&format!("Skipping snapshot {}", String::from_utf8_lossy(name))),
+            Event::SkippedSnapshot(name) => {
+                self.say(&format!("Skipping snapshot {}", plain(&String::from_utf8_lossy(name))));
+            }
             Event::File(path, outcome, restored) if outcome.grade() > Grade::Unverified => {
                 warn_of(path, &outcome.reasons(), *restored);
             }
             Event::Doubted(path, doubts, restored) => warn_of(path, &doubts.reasons(), *restored),
-            Event::Lost(path, reason) => report::warn(&format!("{}: nothing is restored: {reason}", shown(path))),
+            Event::Linked(path, reasons) => warn_of(path, reasons, true),
+            Event::Lost(path, reason) => report::warn(&format!("{}: nothing is restored: {reason}", printable(path))),
             Event::Older(state) => report::warn(&older(state)),
             Event::Unreached(path) if self.verbose > 0 => {
-                self.say(&format!("No directory leads to {target}{}", shown(path)));
+                self.say(&format!("No directory leads to {target}{}", printable(path)));
             }
             Event::Renamed(path, name) => report::warn(&format!(
                 "{}: its name is {:?}, which leads elsewhere",
-                shown(path),
+                printable(path),
                 String::from_utf8_lossy(name)
             )),
-            Event::Failed(path, error) => report::error(&format!("{target}{}: {error}", shown(path))),
+            Event::Failed(path, error) => report::error(&format!("{target}{}: {error}", printable(path))),
             Event::Complaint(sentence) => report::warn(sentence),
             _ => {}
         }
@@ -72,9 +75,19 @@ impl<'a> Teller<'a> {
     }
 }
 
+/// A path for a terminal, which names from a foreign disk must not steer.
+fn printable(path: &Path) -> String {
+    plain(&shown(path))
+}
+
+fn plain(text: &str) -> String {
+    let escaped = |letter: char| if letter.is_control() { letter.escape_default().to_string() } else { letter.into() };
+    text.chars().map(escaped).collect()
+}
+
 fn warn_of(path: &Path, reasons: &[String], is_restored: bool) {
     let left = if is_restored { "" } else { "; it is left out" };
-    report::warn(&format!("{}: {}{left}", shown(path), reasons.join("; ")));
+    report::warn(&format!("{}: {}{left}", printable(path), reasons.join("; ")));
 }
 
 fn older(state: &OlderState) -> String {
@@ -101,6 +114,7 @@ pub fn summary(summary: &Summary) -> String {
         (summary.orphans, "were reached by no directory"),
         (summary.lost_blocks, "tree blocks could not be read"),
         (summary.salvaged_blocks, "tree blocks were used although they are damaged or may be of an older state"),
+        (summary.in_the_way, "were not restored because something else has their name (-o overwrites it)"),
         (summary.older_states.len() as u64, "subvolumes are not as the last commit had them"),
     ];
     for (count, words) in more.iter().filter(|(count, _)| *count > 0) {
@@ -124,6 +138,7 @@ pub fn deleted(found: &[Deleted], format: Format, out: &mut dyn Write) -> Result
             Grade::Lost => "lost",
         };
         let Deleted { generation, tree, ino, size, path, .. } = one;
+        let path = plain(path);
         writeln!(out, "{state:<11} {generation:>10} {tree:>6} {ino:>8} {size:>14}  {path}")?;
     }
     Ok(out.flush()?)
