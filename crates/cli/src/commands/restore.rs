@@ -326,8 +326,10 @@ impl Args {
         sink.complaints().iter().for_each(|sentence| report::warn(sentence));
         teller.end()?;
         let summary = ran?;
-        finished.map_err(failed)?;
-        Ok(summary)
+        match finished {
+            Err(error) if summary.ended.is_none() => Err(failed(error)),
+            _ => Ok(summary),
+        }
     }
 
     /// Restores from one state.
@@ -345,6 +347,9 @@ impl Args {
     /// Says what was restored, where that is not everything or somebody wants to know.
     fn conclude(&self, summary: &mut Summary, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         summary.conclude();
+        if let Some(error) = &summary.ended {
+            report::error(error);
+        }
         if format == Format::Json && !self.is_to_stdout() {
             json(out, "restore", summary)?;
         }
@@ -383,6 +388,9 @@ impl Args {
                 let (moment, tree) = (undelete::moment(roots, group[0]), group[0].tree);
                 let run = |restorer: Restorer<'_>| restorer.run_inodes(tree, &inodes);
                 total.add(&self.restore_once((wreck, &moment), sink, tell, run)?);
+                if total.ended.is_some() {
+                    break;
+                }
             }
             Ok(total)
         })?;

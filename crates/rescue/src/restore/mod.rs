@@ -135,29 +135,36 @@ impl<'a> Restorer<'a> {
 
     /// Restores what lies below a directory of a subvolume.
     pub fn run(mut self, tree: TreeId, top: u64) -> io::Result<Summary> {
-        let mut path = Vec::new();
-        self.walk(tree, top, &mut path, true)?;
+        let mut restored = self.walk(tree, top, &mut Vec::new(), true);
         if self.wanted.orphans && top == ROOT_DIRECTORY {
-            self.restore_unreached(tree)?;
+            restored = restored.and_then(|()| self.restore_unreached(tree));
         }
-        self.finish()
+        self.finish(restored)
     }
 
     /// Restores single inodes of a subvolume's older state, each at the path that its references name.
     pub fn run_inodes(mut self, tree: TreeId, inodes: &[u64]) -> io::Result<Summary> {
         self.expects_older = true;
         self.places.push((tree, Vec::new()));
-        self.restore_inodes(tree, inodes)?;
-        self.finish()
+        let restored = self.restore_inodes(tree, inodes);
+        self.finish(restored)
     }
 
-    fn finish(mut self) -> io::Result<Summary> {
+    /// Counts what was restored, also where the target has no room for more.
+    fn finish(mut self, restored: io::Result<()>) -> io::Result<Summary> {
+        match restored {
+            Err(error) if is_full(&error) => self.summary.ended = Some(error.to_string()),
+            restored => restored?,
+        }
         let mut losses = self.roots.losses.clone();
         self.losses.values().for_each(|of_tree| losses.add(of_tree.clone()));
         self.summary.lost_blocks = losses.blocks();
         self.summary.salvaged_blocks = if self.expects_older { 0 } else { losses.salvaged() };
         self.pass_complaints();
-        self.sink.finish()?;
+        let finished = self.sink.finish();
+        if self.summary.ended.is_none() {
+            finished?;
+        }
         self.pass_complaints();
         self.summary.conclude();
         Ok(self.summary)
@@ -209,7 +216,12 @@ impl<'a> Restorer<'a> {
             path.truncate(frame.path_len);
             let (parent, entry) = ((frame.tree, frame.ino), frame.entries.next());
             match entry {
-                Some(entry) => self.entry(parent, entry, path, &mut stack)?,
+                Some(entry) => {
+                    if let Err(error) = self.entry(parent, entry, path, &mut stack) {
+                        self.leave_all(path, stack);
+                        return Err(error);
+                    }
+                }
                 None => {
                     let frame = stack.pop().expect("it was looked at");
                     (self.tell)(Event::Searched(path));
@@ -221,6 +233,15 @@ impl<'a> Restorer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Gives directories what they should have when nothing more can be made in them.
+    fn leave_all(&mut self, path: &mut Vec<Vec<u8>>, stack: Vec<Frame>) {
+        for frame in stack.into_iter().rev().filter(|frame| frame.is_made && !self.wanted.dry_run) {
+            path.truncate(frame.path_len);
+            // The first error is the one that is told.
+            let _ = self.sink.leave(path, &frame.attributes);
+        }
     }
 
     /// Goes into a directory, unless it was visited before.
@@ -547,7 +568,13 @@ fn has_content(tree: &Tree<'_>, ino: u64) -> bool {
     tree.first(key(0), key(u64::MAX)).is_some()
 }
 
+/// The target takes nothing more.
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
+}
+
 /// Nothing can be made any more, whatever is ignored.
 fn is_final(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::BrokenPipe)
+    is_full(error) || error.kind() == io::ErrorKind::BrokenPipe
 }

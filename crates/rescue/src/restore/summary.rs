@@ -107,6 +107,8 @@ pub struct Summary {
     pub orphans: u64,
     /// Things that could not be made.
     pub failed: u64,
+    /// The error after which nothing more could be made, such as a full disk.
+    pub ended: Option<String>,
     /// Tree blocks that could not be read.
     pub lost_blocks: u64,
     /// Tree blocks that were used although they are damaged or may be of an older state.
@@ -145,6 +147,7 @@ impl Summary {
             (&mut self.findings_left_out, other.findings_left_out),
         ];
         pairs.into_iter().for_each(|(own, more)| *own += more);
+        self.ended = self.ended.take().or_else(|| other.ended.clone());
         self.older_states.extend(other.older_states.iter().cloned());
         let room = MOST_FINDINGS.saturating_sub(self.findings.len());
         self.findings.extend(other.findings.iter().take(room).cloned());
@@ -188,6 +191,6 @@ impl Summary {
             self.lost_blocks,
             self.salvaged_blocks,
         ];
-        self.complete = wrong.iter().all(|count| *count == 0) && self.older_states.is_empty();
+        self.complete = wrong.iter().all(|count| *count == 0) && self.older_states.is_empty() && self.ended.is_none();
     }
 }
