@@ -42,7 +42,7 @@ usage: cargo xtask <command>
                                       costs waits growth fio rsync git sqlite overlay server pjdfstest
                                       containers intruders receives btrbk repairs repair-kills lost-blocks rescue
                                       rescue-repairs rescue-profiles rescue-mutants images objects volumes
-                                      ceph";
+                                      ceph wheel";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -9,6 +9,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// The unit of `/proc/stat`, for all programs of all architectures.
+const TICKS_PER_S: f64 = 100.0;
+
 /// How long a killed program may take to be gone.
 const REAP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -19,6 +22,8 @@ pub struct Ended {
     /// The limit was reached and the group was killed.
     pub timed_out: bool,
     pub elapsed: Duration,
+    /// How many processors were at work meanwhile, those of idle priority aside.
+    pub cores: f64,
     /// Standard output and standard error, in the order they were written.
     pub output: String,
 }
@@ -32,7 +37,7 @@ pub fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended, 
     let file = File::create(log).map_err(|error| describe(&format!("write {}", log.display()), error))?;
     let second = file.try_clone().map_err(|error| describe("duplicate the log's descriptor", error))?;
     let name = command.get_program().to_string_lossy().into_owned();
-    let started = Instant::now();
+    let (started, ticks) = (Instant::now(), busy_ticks());
     let mut child = command
         .stdin(Stdio::null())
         .stdout(file)
@@ -43,7 +48,24 @@ pub fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended, 
     let (success, timed_out) = wait(&mut child, limit).map_err(|error| describe(&format!("wait for {name}"), error))?;
     let bytes = std::fs::read(log).map_err(|error| describe(&format!("read {}", log.display()), error))?;
     let output = String::from_utf8_lossy(&bytes).into_owned();
-    Ok(Ended { success, timed_out, elapsed: started.elapsed(), output })
+    let elapsed = started.elapsed();
+    let cores = (busy_ticks() - ticks) / TICKS_PER_S / elapsed.as_secs_f64();
+    Ok(Ended { success, timed_out, elapsed, cores, output })
+}
+
+/// The time for which the machine's processors were at work since it started, without that of work whose priority is
+/// lowered: the fields `user`, `system`, `irq`, `softirq` of `/proc/stat`; 0 where there is none.
+fn busy_ticks() -> f64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let fields: Vec<f64> = stat
+        .lines()
+        .next()
+        .into_iter()
+        .flat_map(str::split_whitespace)
+        .skip(1)
+        .map_while(|field| field.parse().ok())
+        .collect();
+    [0, 2, 5, 6].iter().filter_map(|at| fields.get(*at)).sum()
 }
 
 /// `(exit status was zero, the limit was reached)`.

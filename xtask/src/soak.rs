@@ -47,6 +47,7 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("repairs", "butterfs-repair", "planted", "kernel::every_repair_is_judged_by_the_kernel"),
     ("repair-kills", "butterfs-cli", "repair", "killed_and_run_again_as_if_never_killed"),
     ("lost-blocks", "butterfs-repair", "random", "lost_blocks_of_any_tree_for_long"),
+    ("wheel", "butterfs-python", "wheel", "the_wheel_works"),
     ("images", "butterfs-image", "images", "debian::an_installed_system_boots_from_each_source"),
     ("images", "butterfs-image", "images", "random::many_random_trees_come_out_as_they_went_in"),
     ("images", "butterfs-image", "images", "hostile::ten_million_entries_take_bounded_memory"),

@@ -11,6 +11,8 @@ pub const SKIP_MARK: &str = "SKIPPED: ";
 pub struct StepResult {
     pub name: String,
     pub elapsed: Duration,
+    /// How many processors were at work meanwhile; 0 when nobody counted.
+    pub cores: f64,
     pub passed: usize,
     /// One line for each failure.
     pub failures: Vec<String>,
@@ -25,7 +27,8 @@ impl StepResult {
     pub fn single(name: &str, elapsed: Duration, failure: Option<String>) -> StepResult {
         let passed = usize::from(failure.is_none());
         let failures = failure.into_iter().collect();
-        StepResult { name: name.to_owned(), elapsed, passed, failures, skips: Vec::new(), unsteady: Vec::new() }
+        let name = name.to_owned();
+        StepResult { name, elapsed, cores: 0.0, passed, failures, skips: Vec::new(), unsteady: Vec::new() }
     }
 
     /// Reads what a libtest binary printed.

@@ -1,10 +1,10 @@
 //! `cargo xtask test`: the order of the steps, their time limits, and what each may use.
 //!
-//! Tools are installed beside the static checks and the build of the tests: each of them waits, for the network or for
-//! one last program to be linked, when another one has work. Everything is built once, in the profile `dev`, where
-//! locks check their order and arithmetic its overflow; `soak`, `bench` and `dist` build the optimised programs. Test
-//! programs run one at a time, because those that mount things measure the whole machine (kernel log, loop
-//! devices). Each prints `SKIPPED: what: why` for what it cannot do here.
+//! Tools are installed beside the build of the tests: each of them waits, for the network or for one last program to be
+//! linked, when the other one has work. Everything is built once, in the profile `dev`, where locks check their order
+//! and arithmetic its overflow; `soak`, `bench` and `dist` build the optimised programs. Test programs run one at a
+//! time, because those that mount things measure the whole machine (kernel log, loop devices); what they leave of the
+//! processors is for the checks by compilers. Each prints `SKIPPED: what: why` for what it cannot do here.
 
 use crate::summary::{self, StepResult};
 use crate::{api, dist, layering, licences, minimum_rust, process, prose, tools, workspace};
@@ -17,8 +17,11 @@ use std::time::{Duration, Instant};
 const LIMITS: &[(&str, u64)] = &[("real_tree", 900), ("crash", 900), ("workload", 900)];
 const DEFAULT_LIMIT_S: u64 = 600;
 const BUILD_LIMIT_S: u64 = 1500;
-/// After so long no further test program is started: what did not run is a failure that has a name.
-const WHOLE_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// For what waits until a processor has nothing else to do.
+const LEISURE_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// After so long no further test program is started: what did not run is a failure that has a name. A run takes half of
+/// it, also on machines that are twice as slow as usual it ends.
+const WHOLE_LIMIT: Duration = Duration::from_secs(90 * 60);
 /// Of one program at most so many failed tests are run again.
 const AGAIN_MOST: usize = 3;
 
@@ -58,24 +61,30 @@ pub fn run(options: &Options) -> Result<bool, String> {
     let programs = std::thread::scope(|scope| {
         let installing = (!options.no_install).then(|| scope.spawn(install));
         if is_whole {
-            static_checks(&mut steps)?;
+            quick_checks(&mut steps)?;
         }
         let (build, programs) = build_tests()?;
         steps.push(announce(build));
         steps.extend(installing.map(|thread| announce(outcome(thread))));
         Ok::<_, String>(programs)
     })?;
-    for program in programs {
-        let wanted = options.only.as_ref().is_none_or(|text| program.name.contains(text.as_str()));
-        if wanted && begun.elapsed() > WHOLE_LIMIT {
-            let late = format!("{}: not run, the whole has taken {} s", program.name, begun.elapsed().as_secs());
-            steps.push(announce(StepResult::single(&program.name, Duration::ZERO, Some(late))));
-        } else if wanted {
-            steps.push(announce(run_program(&program)?));
+    std::thread::scope(|scope| {
+        let beside = is_whole.then(|| scope.spawn(checks_by_compilers));
+        for program in programs {
+            let wanted = options.only.as_ref().is_none_or(|text| program.name.contains(text.as_str()));
+            if wanted && begun.elapsed() > WHOLE_LIMIT {
+                let late = format!("{}: not run, the whole has taken {} s", program.name, begun.elapsed().as_secs());
+                steps.push(announce(StepResult::single(&program.name, Duration::ZERO, Some(late))));
+            } else if wanted {
+                steps.push(announce(run_program(&program)?));
+            }
         }
-    }
-    if options.only.is_none() {
-        steps.push(announce(doc_tests()?));
+        if let Some(beside) = beside {
+            steps.extend(outcome(beside)?);
+        }
+        Ok::<_, String>(())
+    })?;
+    if is_whole {
         steps.extend(dist::packages_of(built("butterfs"))?.into_iter().map(announce));
     }
     clean_up();
@@ -94,7 +103,8 @@ fn install() -> StepResult {
     step
 }
 
-fn static_checks(steps: &mut Vec<StepResult>) -> Result<(), String> {
+/// Checks of seconds.
+fn quick_checks(steps: &mut Vec<StepResult>) -> Result<(), String> {
     steps.push(announce(cargo("format", &["fmt", "--all", "--check"])?));
     let started = Instant::now();
     let violations = layering::violations()?;
@@ -125,6 +135,12 @@ fn static_checks(steps: &mut Vec<StepResult>) -> Result<(), String> {
     step.failures = compared.violations;
     step.skips = compared.skip.into_iter().map(|why| format!("minimum Rust version: {why}")).collect();
     steps.push(announce(step));
+    Ok(())
+}
+
+/// Checks that need nothing but processors: they get those that nobody else wants.
+fn checks_by_compilers() -> Result<Vec<StepResult>, String> {
+    let mut steps = Vec::new();
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     steps.push(announce(cargo("clippy", &clippy)?));
     let doc = ["--config", "build.rustdocflags=['-Dwarnings']", "doc", "--no-deps", "-p", "butterfs"];
@@ -133,7 +149,15 @@ fn static_checks(steps: &mut Vec<StepResult>) -> Result<(), String> {
     let mut package = vec!["package", "--workspace", "--no-verify", "--allow-dirty", "--quiet"];
     UNPUBLISHED.iter().for_each(|name| package.extend(["--exclude", name]));
     steps.push(announce(cargo("packages", &package)?));
-    Ok(())
+    steps.push(announce(doc_tests()?));
+    Ok(steps)
+}
+
+/// Cargo, after everybody else.
+fn cargo_at_leisure() -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", "19", "cargo"]).current_dir(workspace::root());
+    command
 }
 
 fn announce(step: StepResult) -> StepResult {
@@ -143,7 +167,8 @@ fn announce(step: StepResult) -> StepResult {
         (true, false, true) => "partly skipped",
         (true, true, true) => "ok",
     };
-    println!("{:<44} {verdict} ({:.1} s)", step.name, step.elapsed.as_secs_f64());
+    let cores = if step.cores > 0.0 { format!(", {:.1} processors", step.cores) } else { String::new() };
+    println!("{:<44} {verdict} ({:.1} s{cores})", step.name, step.elapsed.as_secs_f64());
     step.failures.iter().for_each(|line| println!("    {line}"));
     step
 }
@@ -154,9 +179,7 @@ fn log_of(name: &str) -> PathBuf {
 
 fn cargo(name: &str, arguments: &[&str]) -> Result<StepResult, String> {
     let log = log_of(name);
-    let mut command = Command::new("cargo");
-    command.args(arguments).current_dir(workspace::root());
-    let ended = process::run(&mut command, &log, Duration::from_secs(BUILD_LIMIT_S))?;
+    let ended = process::run(cargo_at_leisure().args(arguments), &log, LEISURE_LIMIT)?;
     let failure = (!ended.success).then(|| {
         print!("{}", tail(&ended.output, 60));
         format!("cargo {} (see {})", arguments.join(" "), log.display())
@@ -256,15 +279,16 @@ fn run_tests(program: &Program, names: &[&str]) -> Result<(StepResult, String), 
     }
     let log = log_of(&if names.is_empty() { program.name.clone() } else { format!("{} again", program.name) });
     let ended = process::run(&mut command, &log, Duration::from_secs(limit))?;
-    let step =
+    let mut step =
         StepResult::from_test_output(&program.name, ended.elapsed, ended.success, ended.timed_out, &ended.output);
+    step.cores = ended.cores;
     Ok((step, ended.output))
 }
 
 fn doc_tests() -> Result<StepResult, String> {
-    let mut command = Command::new("cargo");
-    command.args(["test", "--workspace", "--doc"]).current_dir(workspace::root());
-    let ended = process::run(&mut command, &log_of("doc tests"), Duration::from_secs(BUILD_LIMIT_S))?;
+    let mut command = cargo_at_leisure();
+    command.args(["test", "--workspace", "--doc"]);
+    let ended = process::run(&mut command, &log_of("doc tests"), LEISURE_LIMIT)?;
     Ok(StepResult::from_test_output("doc tests", ended.elapsed, ended.success, ended.timed_out, &ended.output))
 }
 

@@ -14,23 +14,29 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("test paths are text")
 }
 
-/// A filesystem of the kernel with folders, links, a subvolume and a snapshot.
-fn made(scratch: &Scratch) -> PathBuf {
+/// A filesystem of the kernel with what `fill` puts into it.
+fn filled(scratch: &Scratch, fill: impl FnOnce(&Path)) -> PathBuf {
     let image = scratch.sparse_file("made.img", 200 << 20);
     mkfs(&image, &["-m", "dup"]);
     let mount = KernelMount::new(&image, "noatime");
-    let at = mount.path();
-    fs::create_dir_all(at.join("dir/deep")).unwrap();
-    for name in ["dir/f", "dir/deep/g", "top"] {
-        fs::write(at.join(name), name.repeat(3000)).unwrap();
-    }
-    std::os::unix::fs::symlink("f", at.join("dir/link")).unwrap();
-    let path = |name: &str| text(&at.join(name)).to_owned();
-    run_ok(20, "btrfs", &["subvolume", "create", &path("sub")]);
-    fs::write(at.join("sub/s"), "s").unwrap();
-    run_ok(20, "btrfs", &["subvolume", "snapshot", &path("sub"), &path("snap")]);
+    fill(mount.path());
     mount.finish();
     image
+}
+
+/// A filesystem of the kernel with folders, links, a subvolume and a snapshot.
+fn made(scratch: &Scratch) -> PathBuf {
+    filled(scratch, |at| {
+        fs::create_dir_all(at.join("dir/deep")).unwrap();
+        for name in ["dir/f", "dir/deep/g", "top"] {
+            fs::write(at.join(name), name.repeat(3000)).unwrap();
+        }
+        std::os::unix::fs::symlink("f", at.join("dir/link")).unwrap();
+        let path = |name: &str| text(&at.join(name)).to_owned();
+        run_ok(20, "btrfs", &["subvolume", "create", &path("sub")]);
+        fs::write(at.join("sub/s"), "s").unwrap();
+        run_ok(20, "btrfs", &["subvolume", "snapshot", &path("sub"), &path("snap")]);
+    })
 }
 
 fn copy(image: &Path, to: &Path) -> PathBuf {
@@ -54,19 +60,18 @@ fn a_time_leads_to_the_state_that_users_saw_then() {
         return;
     }
     let scratch = Scratch::new(TEST);
-    let image = scratch.sparse_file("image", 200 << 20);
-    mkfs(&image, &[]);
-    let mount = KernelMount::new(&image, "noatime");
-    let wait = || std::thread::sleep(std::time::Duration::from_millis(1100));
-    fs::write(mount.path().join("first"), "1").unwrap();
-    run_ok(20, "sync", &["-f", text(mount.path())]);
-    wait();
-    let then = run_ok(20, "date", &["+%Y-%m-%d %H:%M:%S"]);
-    let then_in_utc = run_ok(20, "date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"]);
-    wait();
-    fs::write(mount.path().join("second"), "2").unwrap();
-    run_ok(20, "sync", &["-f", text(mount.path())]);
-    mount.finish();
+    let (mut then, mut then_in_utc) = (String::new(), String::new());
+    let image = filled(&scratch, |at| {
+        let wait = || std::thread::sleep(std::time::Duration::from_millis(1100));
+        fs::write(at.join("first"), "1").unwrap();
+        run_ok(20, "sync", &["-f", text(at)]);
+        wait();
+        then = run_ok(20, "date", &["+%Y-%m-%d %H:%M:%S"]);
+        then_in_utc = run_ok(20, "date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"]);
+        wait();
+        fs::write(at.join("second"), "2").unwrap();
+        run_ok(20, "sync", &["-f", text(at)]);
+    });
     let before = fs::read(&image).unwrap();
 
     for (time, names) in [(then.trim(), "first"), (then_in_utc.trim(), "first"), ("2100-01-01", "first second")] {
@@ -199,18 +204,18 @@ fn a_restore_that_is_killed_goes_on() {
         return;
     }
     let scratch = Scratch::new(TEST);
-    let image = scratch.sparse_file("image", 400 << 20);
-    mkfs(&image, &[]);
-    let mount = KernelMount::new(&image, "noatime");
-    for number in 0..12u8 {
-        fs::write(mount.path().join(format!("file{number}")), vec![number + 1; 12 << 20]).unwrap();
-    }
-    let whole = below(mount.path());
-    mount.finish();
+    let mut whole = Vec::new();
+    let image = filled(&scratch, |at| {
+        for number in 0..12u8 {
+            fs::write(at.join(format!("file{number}")), vec![number + 1; 8 << 20]).unwrap();
+        }
+        whole = below(at);
+    });
     let (target, mut parts) = (scratch.folder("target"), 0);
     for wait in [10, 20, 30, 40, 60, 80] {
         let mut restore = std::process::Command::new(env!("CARGO_BIN_EXE_butterfs"));
-        let mut child = restore.args(["restore", "-a", text(&image), text(&target)]).spawn().unwrap();
+        restore.args(["restore", "-a", text(&image), text(&target)]).stdout(std::process::Stdio::null());
+        let mut child = restore.spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(wait));
         child.kill().and_then(|()| child.wait()).unwrap();
         let there = below(&target);
@@ -231,15 +236,13 @@ fn a_full_target_ends_in_a_report() {
         return;
     }
     let scratch = Scratch::new(TEST);
-    let image = scratch.sparse_file("image", 200 << 20);
-    mkfs(&image, &[]);
-    let mount = KernelMount::new(&image, "noatime");
-    fs::create_dir(mount.path().join("folder")).unwrap();
-    fs::set_permissions(mount.path().join("folder"), fs::Permissions::from_mode(0o751)).unwrap();
-    for number in 0..40u8 {
-        fs::write(mount.path().join(format!("folder/file{number}")), vec![number + 1; 100_000]).unwrap();
-    }
-    mount.finish();
+    let image = filled(&scratch, |at| {
+        fs::create_dir(at.join("folder")).unwrap();
+        fs::set_permissions(at.join("folder"), fs::Permissions::from_mode(0o751)).unwrap();
+        for number in 0..40u8 {
+            fs::write(at.join(format!("folder/file{number}")), vec![number + 1; 100_000]).unwrap();
+        }
+    });
     let target = scratch.folder("target");
     run_ok(20, "mount", &["-t", "tmpfs", "-o", "size=2M", "none", text(&target)]);
     let said = butterfs(&["--format", "json", "restore", "-a", text(&image), text(&target)]);
@@ -292,15 +295,13 @@ fn nobody_gets_set_id_bits_of_others() {
         return;
     }
     let scratch = Scratch::new(TEST);
-    let image = scratch.sparse_file("image", 200 << 20);
-    mkfs(&image, &[]);
-    let mount = KernelMount::new(&image, "noatime");
-    for (name, owner, mode) in [("other", 1234, 0o6755), ("own", 1000, 0o4755)] {
-        fs::write(mount.path().join(name), "program").unwrap();
-        std::os::unix::fs::chown(mount.path().join(name), Some(owner), Some(owner)).unwrap();
-        fs::set_permissions(mount.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
-    }
-    mount.finish();
+    let image = filled(&scratch, |at| {
+        for (name, owner, mode) in [("other", 1234, 0o6755), ("own", 1000, 0o4755)] {
+            fs::write(at.join(name), "program").unwrap();
+            std::os::unix::fs::chown(at.join(name), Some(owner), Some(owner)).unwrap();
+            fs::set_permissions(at.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+    });
     // The build output need not be open to other users.
     let folder = std::env::temp_dir().join(format!("butterfs-{TEST}-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();
@@ -363,19 +364,16 @@ fn what_is_not_certain_is_told() {
         return;
     }
     let scratch = Scratch::new(TEST);
-    let image = scratch.sparse_file("made.img", 200 << 20);
-    mkfs(&image, &["-m", "dup"]);
-    let mount = KernelMount::new(&image, "noatime");
-    let at = mount.path();
-    run_ok(20, "btrfs", &["subvolume", "create", text(&at.join("sub"))]);
-    for name in ["old", "sub/gone", "removed"] {
-        fs::write(at.join(name), name.repeat(2000)).unwrap();
-    }
-    run_ok(20, "btrfs", &["filesystem", "sync", text(at)]);
-    fs::write(at.join("new"), "new").unwrap();
-    fs::remove_file(at.join("sub/gone")).unwrap();
-    fs::remove_file(at.join("removed")).unwrap();
-    mount.finish();
+    let image = filled(&scratch, |at| {
+        run_ok(20, "btrfs", &["subvolume", "create", text(&at.join("sub"))]);
+        for name in ["old", "sub/gone", "removed"] {
+            fs::write(at.join(name), name.repeat(2000)).unwrap();
+        }
+        run_ok(20, "btrfs", &["filesystem", "sync", text(at)]);
+        fs::write(at.join("new"), "new").unwrap();
+        fs::remove_file(at.join("sub/gone")).unwrap();
+        fs::remove_file(at.join("removed")).unwrap();
+    });
     // Deleted files of two subvolumes, in one stream.
     let stream = scratch.join("deleted.tar");
     let deleted = butterfs(&["restore", "--deleted", "--tar", text(&stream), text(&image)]);

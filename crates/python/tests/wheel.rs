@@ -1,10 +1,11 @@
-//! The wheel is built, installed into a fresh virtual environment, and used: every example, and `tests/module.py`.
+//! The module is put into a fresh virtual environment and used: every example, and `tests/module.py`.
 //!
-//! The build tool comes from `cargo xtask test`, which installs it below the build output. The wheel is built in the
-//! profile of the tests and shares their build output, so that little is compiled for it.
+//! In each test run it is the library that the workspace's build has made; `cargo xtask soak wheel` builds the wheel,
+//! which compiles the engine once more, by the tool that `cargo xtask test` installs below the build output.
 
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::{self, Scratch};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -18,14 +19,51 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}\n{out}\n{err}", output.status);
 }
 
-fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
-    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|own| own == end)).collect();
+fn files_of(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files
 }
 
+fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
+    let mut files = files_of(folder);
+    files.retain(|file| file.extension().is_some_and(|own| own == end));
+    files
+}
+
+/// The interpreter of a fresh virtual environment.
+fn environment(scratch: &Scratch, pip: &[&str]) -> PathBuf {
+    let environment = scratch.join("venv");
+    run(Command::new("python3").args(["-m", "venv"]).args(pip).arg(&environment));
+    environment.join("bin/python")
+}
+
+fn every_program_runs(python: &Path, scratch: &Scratch) {
+    let examples = files(&folder().join("examples"), "py");
+    assert_eq!(examples.len(), 10);
+    for program in examples.iter().chain(&[folder().join("tests/module.py")]) {
+        run(Command::new("timeout").arg("120").arg(python).arg(program).current_dir(scratch.path()));
+    }
+}
+
 #[test]
+fn the_module_works() {
+    let scratch = Scratch::new("module");
+    let python = environment(&scratch, &["--without-pip"]);
+    let mut folders = files_of(&scratch.join("venv/lib"));
+    let packages = folders.pop().expect("lib/pythonX.Y").join("site-packages/butterfs");
+    fs::create_dir(&packages).unwrap();
+    for file in files_of(&folder().join("python/butterfs")).iter().filter(|file| file.is_file()) {
+        fs::copy(file, packages.join(file.file_name().unwrap())).unwrap();
+    }
+    let program = std::env::current_exe().unwrap();
+    let library = program.ancestors().nth(2).unwrap().join("lib_butterfs.so");
+    fs::copy(&library, packages.join("_butterfs.abi3.so")).unwrap();
+    every_program_runs(&python, &scratch);
+}
+
+#[test]
+#[ignore = "compiles the engine: cargo xtask soak wheel"]
 fn the_wheel_works() {
     let maturin = scratch::tools().join("python/bin/maturin");
     if !maturin.is_file() {
@@ -33,21 +71,12 @@ fn the_wheel_works() {
     }
     let scratch = Scratch::new("wheel");
     let wheels = scratch.folder("wheels");
-    let build = ["build", "--quiet", "--profile", "dev", "--offline", "--out"];
-    run(Command::new(&maturin).args(build).arg(&wheels).current_dir(folder()));
+    run(Command::new(&maturin).args(["build", "--quiet", "--offline", "--out"]).arg(&wheels).current_dir(folder()));
     let [wheel] = files(&wheels, "whl").try_into().expect("one wheel");
     assert!(wheel.to_string_lossy().contains("abi3"), "one wheel for all versions of Python: {}", wheel.display());
-
-    let environment = scratch.join("venv");
-    run(Command::new("python3").args(["-m", "venv"]).arg(&environment));
-    let python = environment.join("bin/python");
+    let python = environment(&scratch, &[]);
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]).arg(&wheel));
-
-    let examples = files(&folder().join("examples"), "py");
-    assert_eq!(examples.len(), 10);
-    for program in examples.iter().chain(&[folder().join("tests/module.py")]) {
-        run(Command::new("timeout").arg("120").arg(&python).arg(program).current_dir(scratch.path()));
-    }
+    every_program_runs(&python, &scratch);
 }
 
 /// Both languages have the same examples.

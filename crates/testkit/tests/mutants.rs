@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// In a test run.
-const IMAGES: u64 = 20_000;
+const IMAGES: u64 = 10_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())

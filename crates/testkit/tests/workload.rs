@@ -19,7 +19,7 @@ use butterfs_testkit::{images, requirement};
 use std::path::Path;
 
 const IMAGE_BYTES: u64 = 1 << 30;
-const LIBRARY_OPERATIONS: usize = 30_000;
+const LIBRARY_OPERATIONS: usize = 15_000;
 const MOUNT_OPERATIONS: usize = 12_000;
 
 fn same(what: &str, expected: &Fingerprint, actual: &Fingerprint, compare: Compare) {

@@ -153,7 +153,8 @@ impl ReceiveDirectory<'_> {
 
     fn delete(&self, name: &str) {
         if self.bed.is_some() {
-            butterfs_ok(&["subvolume", "delete", "-q", text(&self.folder.join(name))]);
+            // Durably: a server that is killed would bring it back whole.
+            butterfs_ok(&["subvolume", "delete", "-q", "-c", text(&self.folder.join(name))]);
         } else {
             fs::remove_dir_all(self.folder.join(name)).unwrap();
             fs::remove_file(self.folder.join(format!(".{name}.butterfs-received"))).unwrap();

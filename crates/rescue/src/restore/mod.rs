@@ -368,7 +368,7 @@ impl<'a> Restorer<'a> {
         (self.tell)(Event::Restoring(path));
         let made = if self.wanted.dry_run { Ok(Made::Yes) } else { self.sink.link(path, &first) };
         let made = self.note(path, made)?;
-        self.summary.links += u64::from(matches!(made, Some(Made::Yes | Made::Same)));
+        self.summary.links += u64::from(made.is_some_and(Made::is_there));
         if let Some(finding) = finding.filter(|_| made.is_some_and(|made| made != Made::Kept)) {
             (self.tell)(Event::Linked(path, &finding.reasons));
             self.summary.find(path, finding.grade, finding.reasons, finding.restored);
@@ -391,7 +391,7 @@ impl<'a> Restorer<'a> {
             SYMLINK => self.symlink(&tree, &thing, path)?,
             _ => self.special(&thing, path)?,
         };
-        if thing.has_links() && matches!(made, Some(Made::Yes | Made::Same)) {
+        if thing.has_links() && made.is_some_and(Made::is_there) {
             let left = if self.wanted.orphans { thing.inode.names.clone() } else { Vec::new() };
             let known = thing.inode.names.len() as u64;
             let count = thing.inode.item.map_or(known, |item| u64::from(item.nlink.get()));
@@ -439,7 +439,7 @@ impl<'a> Restorer<'a> {
         let incoming = Incoming { size: content.size, ranges: &content.ranges, fill: &mut fill };
         let made = self.sink.file(path, &thing.attributes, incoming);
         let made = self.note(path, made)?;
-        if matches!(made, Some(Made::Yes | Made::Same)) {
+        if made.is_some_and(Made::is_there) {
             self.summary.files += 1;
             self.summary.bytes = self.summary.bytes.saturating_add(data);
             self.count(path, &sure(outcome), true);
@@ -517,7 +517,7 @@ impl<'a> Restorer<'a> {
         }
         let made = if self.wanted.dry_run { Ok(Made::Yes) } else { make(&mut *self.sink) };
         let made = self.note(path, made)?;
-        if matches!(made, Some(Made::Yes | Made::Same)) {
+        if made.is_some_and(Made::is_there) {
             match thing.attributes.mode & TYPE_MASK {
                 SYMLINK => self.summary.symlinks += 1,
                 _ => self.summary.special += 1,

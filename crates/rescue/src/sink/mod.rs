@@ -70,6 +70,13 @@ pub enum Made {
     LeftOut,
 }
 
+impl Made {
+    /// Whether it is there as it was to be made.
+    pub fn is_there(self) -> bool {
+        matches!(self, Made::Yes | Made::Same)
+    }
+}
+
 /// Takes restored files.
 pub trait Sink {
     /// Makes a directory, or goes into one that is there.

@@ -85,7 +85,7 @@ impl ContentHash {
     pub fn update(&mut self, offset: u64, bytes: &[u8]) {
         for (number, block) in bytes.chunks(BLOCK).enumerate() {
             // Zeros at the end of a block tell nothing that the size does not.
-            let used = block.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            let used = without_zeros(block);
             if used > 0 {
                 self.0.update(&(offset + (number * BLOCK) as u64).to_le_bytes());
                 self.0.update(&block[..used]);
@@ -97,6 +97,14 @@ impl ContentHash {
     pub fn finish(self) -> u64 {
         self.0.digest()
     }
+}
+
+/// The length without the zeros at the end; most blocks have no end of zeros or nothing else.
+fn without_zeros(block: &[u8]) -> usize {
+    const PIECE: usize = 256;
+    let zeros = block.rchunks(PIECE).take_while(|piece| **piece == [0; PIECE][..piece.len()]).count() * PIECE;
+    let rest = &block[..block.len().saturating_sub(zeros)];
+    rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
 #[cfg(test)]

@@ -112,16 +112,26 @@ fn of_statx(stat: &Statx, kind: Kind) -> PathFingerprint {
 }
 
 fn xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Errno> {
-    let mut list = vec![0; 65536];
-    let len = rustix::fs::llistxattr(path, &mut list)?;
+    let list = answer(|list| rustix::fs::llistxattr(path, list))?;
     let mut found = BTreeMap::new();
-    for name in list[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let mut value = vec![0; 65536];
-        let len = rustix::fs::lgetxattr(path, name, &mut value)?;
-        value.truncate(len);
-        found.insert(name.to_vec(), value);
+    for name in list.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        found.insert(name.to_vec(), answer(|value| rustix::fs::lgetxattr(path, name, value))?);
     }
     Ok(found)
+}
+
+/// What a call puts into a buffer: a small one first, for most answers are short and there are many.
+fn answer(ask: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    let mut buffer = vec![0; 256];
+    let len = match ask(&mut buffer) {
+        Err(Errno::RANGE) => {
+            buffer = vec![0; 65536];
+            ask(&mut buffer)?
+        }
+        other => other?,
+    };
+    buffer.truncate(len);
+    Ok(buffer)
 }
 
 /// The data ranges according to SEEK_DATA and SEEK_HOLE.
@@ -149,7 +159,7 @@ fn content(file: &OwnedFd, size: u64, data: &[(u64, u64)]) -> Result<u64, Errno>
     let whole = [(0, size)];
     let ranges = if size <= READ_WHOLE_BYTES { &whole } else { data };
     let mut hash = ContentHash::default();
-    let mut buffer = vec![0; 1 << 20];
+    let mut buffer = vec![0; size.min(1 << 20) as usize];
     for (start, end) in ranges {
         let mut at = *start;
         while at < *end {

@@ -144,8 +144,12 @@ impl Writer<'_> {
         } else if found.distance >= len {
             self.out.copy_within(from..from + len, self.len);
         } else {
-            for i in 0..len {
-                self.out[self.len + i] = self.out[from + i];
+            // The match repeats its beginning: whatever is copied is there to be copied too.
+            let mut done = 0;
+            while done < len {
+                let step = (found.distance + done).min(len - done);
+                self.out.copy_within(from..from + step, self.len + done);
+                done += step;
             }
         }
         self.len += len;
