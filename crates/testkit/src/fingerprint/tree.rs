@@ -120,7 +120,7 @@ fn xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Errno> {
     Ok(found)
 }
 
-/// What a call puts into a buffer: a small one first, for most answers are short and there are many.
+/// The bytes that a call puts into a buffer: a small one first, for most answers are short and there are many.
 fn answer(ask: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
     let mut buffer = vec![0; 256];
     let len = match ask(&mut buffer) {
