@@ -19,8 +19,8 @@ const DEFAULT_LIMIT_S: u64 = 600;
 const BUILD_LIMIT_S: u64 = 1500;
 /// For what waits until a processor has nothing else to do.
 const LEISURE_LIMIT: Duration = Duration::from_secs(60 * 60);
-/// After so long no further test program is started: what did not run is a failure that has a name. A run takes half of
-/// it, also on machines that are twice as slow as usual it ends.
+/// After so long no further test program is started: what did not run is a failure that has a name. Twice what a run
+/// takes, so that a slow machine comes to the end too.
 const WHOLE_LIMIT: Duration = Duration::from_secs(90 * 60);
 /// Of one program at most so many failed tests are run again.
 const AGAIN_MOST: usize = 3;

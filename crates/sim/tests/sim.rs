@@ -9,17 +9,17 @@ use butterfs_testkit::scratch;
 use butterfs_testkit::watchdog::Watchdog;
 use std::ops::Range;
 
-const SEEDS: Range<u64> = 1..301;
+const SEEDS: Range<u64> = 1..201;
 const FAULTY_SEEDS: Range<u64> = 1..201;
 const MEMBER_SEEDS: Range<u64> = 1..25;
 const SPLIT_SEEDS: Range<u64> = 1..41;
 const TOGETHER_SEEDS: Range<u64> = 1..26;
 const MIN_SPLITS: usize = 14;
-const STATES: usize = 20_000;
-const KERNEL_STATES: usize = 500;
+const STATES: usize = 13_000;
+const KERNEL_STATES: usize = 330;
 const MAINTAINED_SEEDS: Range<u64> = 1..11;
 const PARITY_SEEDS: Range<u64> = 1..17;
-const LOG_STATES: usize = 1_000;
+const LOG_STATES: usize = 660;
 
 fn campaign(seeds: Range<u64>, kernel_every: usize) -> Campaign {
     Campaign { seeds, until: None, manner: Manner { kernel_every }, threads: 2 }
