@@ -22,7 +22,7 @@ pub struct Ended {
     /// The limit was reached and the group was killed.
     pub timed_out: bool,
     pub elapsed: Duration,
-    /// How many processors were at work meanwhile, those of idle priority aside.
+    /// How many processors were at work meanwhile; work of lowered priority does not count.
     pub cores: f64,
     /// Standard output and standard error, in the order they were written.
     pub output: String,

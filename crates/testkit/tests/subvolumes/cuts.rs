@@ -150,7 +150,7 @@ fn cut_everywhere(seed: u64, format: &Format) {
         }
     }
     let mut rng = Rng::new(seed);
-    for number in 0..75 {
+    for number in 0..150 {
         let prefix = rng.index(recorded.recorder.len());
         let disk = recorded.disk(prefix, &mut |_, _| if rng.below(2) == 0 { Kept::Whole } else { Kept::Nothing });
         recorded.judge(&format!("seed {seed}, cut {number} in flight at event {prefix}"), prefix, &disk);
