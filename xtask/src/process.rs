@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The unit of `/proc/stat`, for all programs of all architectures.
-const TICKS_PER_S: f64 = 100.0;
+const MS_PER_TICK: u64 = 10;
 
 /// How long a killed program may take to be gone.
 const REAP_LIMIT: Duration = Duration::from_secs(10);
@@ -22,8 +22,6 @@ pub struct Ended {
     /// The limit was reached and the group was killed.
     pub timed_out: bool,
     pub elapsed: Duration,
-    /// How many processors were at work meanwhile; work of lowered priority does not count.
-    pub cores: f64,
     /// Standard output and standard error, in the order they were written.
     pub output: String,
 }
@@ -37,7 +35,7 @@ pub fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended, 
     let file = File::create(log).map_err(|error| describe(&format!("write {}", log.display()), error))?;
     let second = file.try_clone().map_err(|error| describe("duplicate the log's descriptor", error))?;
     let name = command.get_program().to_string_lossy().into_owned();
-    let (started, ticks) = (Instant::now(), busy_ticks());
+    let started = Instant::now();
     let mut child = command
         .stdin(Stdio::null())
         .stdout(file)
@@ -48,16 +46,14 @@ pub fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended, 
     let (success, timed_out) = wait(&mut child, limit).map_err(|error| describe(&format!("wait for {name}"), error))?;
     let bytes = std::fs::read(log).map_err(|error| describe(&format!("read {}", log.display()), error))?;
     let output = String::from_utf8_lossy(&bytes).into_owned();
-    let elapsed = started.elapsed();
-    let cores = (busy_ticks() - ticks) / TICKS_PER_S / elapsed.as_secs_f64();
-    Ok(Ended { success, timed_out, elapsed, cores, output })
+    Ok(Ended { success, timed_out, elapsed: started.elapsed(), output })
 }
 
 /// The time for which the machine's processors were at work since it started, without that of work whose priority is
 /// lowered: the fields `user`, `system`, `irq`, `softirq` of `/proc/stat`; 0 where there is none.
-fn busy_ticks() -> f64 {
+pub fn work() -> Duration {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let fields: Vec<f64> = stat
+    let fields: Vec<u64> = stat
         .lines()
         .next()
         .into_iter()
@@ -65,7 +61,8 @@ fn busy_ticks() -> f64 {
         .skip(1)
         .map_while(|field| field.parse().ok())
         .collect();
-    [0, 2, 5, 6].iter().filter_map(|at| fields.get(*at)).sum()
+    let ticks: u64 = [0, 2, 5, 6].iter().filter_map(|at| fields.get(*at)).sum();
+    Duration::from_millis(ticks * MS_PER_TICK)
 }
 
 /// `(exit status was zero, the limit was reached)`.

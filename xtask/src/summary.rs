@@ -11,8 +11,6 @@ pub const SKIP_MARK: &str = "SKIPPED: ";
 pub struct StepResult {
     pub name: String,
     pub elapsed: Duration,
-    /// How many processors were at work meanwhile; 0 when nobody counted.
-    pub cores: f64,
     pub passed: usize,
     /// One line for each failure.
     pub failures: Vec<String>,
@@ -28,7 +26,7 @@ impl StepResult {
         let passed = usize::from(failure.is_none());
         let failures = failure.into_iter().collect();
         let name = name.to_owned();
-        StepResult { name, elapsed, cores: 0.0, passed, failures, skips: Vec::new(), unsteady: Vec::new() }
+        StepResult { name, elapsed, passed, failures, skips: Vec::new(), unsteady: Vec::new() }
     }
 
     /// Reads what a libtest binary printed.
@@ -88,7 +86,7 @@ pub fn print(steps: &[StepResult], ci: bool) -> bool {
         lines.len()
     };
     let skipped = list("Skipped", |step| &step.skips);
-    list("Failed first and passed when run again alone (to be made steady)", |step| &step.unsteady);
+    list("Failed first and passed when run again (to be made steady)", |step| &step.unsteady);
     let failed = list("Failed", |step| &step.failures);
     let passed: usize = steps.iter().map(|step| step.passed).sum();
     if ci && skipped > 0 {

@@ -2,20 +2,25 @@
 //!
 //! Tools are installed beside the build of the tests: each of them waits, for the network or for one last program to be
 //! linked, when the other one has work. Everything is built once, in the profile `dev`, where locks check their order
-//! and arithmetic its overflow; `soak`, `bench` and `dist` build the optimised programs. Test programs run one at a
-//! time, because those that mount things measure the whole machine (kernel log, loop devices); what they leave of the
-//! processors is for the checks by compilers. Each prints `SKIPPED: what: why` for what it cannot do here.
+//! and arithmetic its overflow; `soak`, `bench` and `dist` build the optimised programs. Test programs run in two
+//! lanes, because many wait for a device or a server half of their time; each lane has a scratch folder of its own,
+//! whose mounts and loop devices are taken back when a program fails. What they leave of the processors is for the
+//! checks by compilers. Each program prints `SKIPPED: what: why` for what it cannot do here.
 
 use crate::summary::{self, StepResult};
 use crate::{api, dist, layering, licences, minimum_rust, process, prose, tools, workspace};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-/// Limits for test programs that are known to take long, in seconds; all others have `DEFAULT_LIMIT_S`.
-const LIMITS: &[(&str, u64)] = &[("real_tree", 900), ("crash", 900), ("workload", 900)];
-const DEFAULT_LIMIT_S: u64 = 600;
+/// For one test program, with another one beside it.
+const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
+/// Programs that take minutes start first, so that none of them runs alone in the end.
+const FIRST: &[&str] = &["bench/least", "sim/sim", "testkit/subvolumes", "repair/planted"];
+const LANES: u32 = 2;
 const BUILD_LIMIT_S: u64 = 1500;
 /// For what waits until a processor has nothing else to do.
 const LEISURE_LIMIT: Duration = Duration::from_secs(60 * 60);
@@ -68,17 +73,11 @@ pub fn run(options: &Options) -> Result<bool, String> {
         steps.extend(installing.map(|thread| announce(outcome(thread))));
         Ok::<_, String>(programs)
     })?;
+    let wanted = |program: &Program| options.only.as_ref().is_none_or(|text| program.name.contains(text.as_str()));
+    let programs = programs.into_iter().filter(wanted).collect();
     std::thread::scope(|scope| {
         let beside = is_whole.then(|| scope.spawn(checks_by_compilers));
-        for program in programs {
-            let wanted = options.only.as_ref().is_none_or(|text| program.name.contains(text.as_str()));
-            if wanted && begun.elapsed() > WHOLE_LIMIT {
-                let late = format!("{}: not run, the whole has taken {} s", program.name, begun.elapsed().as_secs());
-                steps.push(announce(StepResult::single(&program.name, Duration::ZERO, Some(late))));
-            } else if wanted {
-                steps.push(announce(run_program(&program)?));
-            }
-        }
+        steps.extend(run_programs(programs, begun)?);
         if let Some(beside) = beside {
             steps.extend(outcome(beside)?);
         }
@@ -87,7 +86,6 @@ pub fn run(options: &Options) -> Result<bool, String> {
     if is_whole {
         steps.extend(dist::packages_of(built("butterfs"))?.into_iter().map(announce));
     }
-    clean_up();
     Ok(summary::print(&steps, std::env::var("CI").is_ok_and(|value| value == "true")))
 }
 
@@ -167,8 +165,7 @@ fn announce(step: StepResult) -> StepResult {
         (true, false, true) => "partly skipped",
         (true, true, true) => "ok",
     };
-    let cores = if step.cores > 0.0 { format!(", {:.1} processors", step.cores) } else { String::new() };
-    println!("{:<44} {verdict} ({:.1} s{cores})", step.name, step.elapsed.as_secs_f64());
+    println!("{:<44} {verdict} ({:.1} s)", step.name, step.elapsed.as_secs_f64());
     step.failures.iter().for_each(|line| println!("    {line}"));
     step
 }
@@ -238,13 +235,47 @@ fn program_in(line: &str) -> Option<Program> {
     Some(Program { name: format!("{}/{target}", folder.file_name()?.to_string_lossy()), path, folder })
 }
 
-fn run_program(program: &Program) -> Result<StepResult, String> {
-    let (mut step, output) = run_tests(program, &[])?;
+/// Runs all `programs`, in as many lanes as there are.
+fn run_programs(mut programs: Vec<Program>, begun: Instant) -> Result<Vec<StepResult>, String> {
+    let (started, work) = (Instant::now(), process::work());
+    programs.sort_by_key(|program| FIRST.iter().position(|name| *name == program.name).unwrap_or(FIRST.len()));
+    let (waiting, is_broken) = (Mutex::new(programs.into_iter()), AtomicBool::new(false));
+    let run_lane = &|scratch: PathBuf| {
+        let mut steps = Vec::new();
+        while let Some(program) = next_of(&waiting).filter(|_| !is_broken.load(Ordering::Relaxed)) {
+            let step = if begun.elapsed() > WHOLE_LIMIT {
+                let late = format!("{}: not run, the whole has taken {} s", program.name, begun.elapsed().as_secs());
+                StepResult::single(&program.name, Duration::ZERO, Some(late))
+            } else {
+                run_program(&program, &scratch).inspect_err(|_| is_broken.store(true, Ordering::Relaxed))?
+            };
+            steps.push(announce(step));
+        }
+        clean_up(&scratch);
+        Ok::<_, String>(steps)
+    };
+    let lanes: Result<Vec<_>, String> = std::thread::scope(|scope| {
+        let lane = |number: u32| scope.spawn(move || run_lane(workspace::scratch().join(number.to_string())));
+        let lanes: Vec<_> = (1..=LANES).map(lane).collect();
+        lanes.into_iter().map(outcome).collect()
+    });
+    let processors = process::work().saturating_sub(work).as_secs_f64() / started.elapsed().as_secs_f64();
+    println!("test programs: {:.0} s, {processors:.1} processors at work", started.elapsed().as_secs_f64());
+    Ok(lanes?.into_iter().flatten().collect())
+}
+
+/// In a function, so that the lock is not held while the program runs.
+fn next_of(waiting: &Mutex<impl Iterator<Item = Program>>) -> Option<Program> {
+    waiting.lock().ok()?.next()
+}
+
+fn run_program(program: &Program, scratch: &Path) -> Result<StepResult, String> {
+    let (mut step, output) = run_tests(program, &[], scratch)?;
     if step.failures.is_empty() {
         return Ok(step);
     }
     print!("{}", tail(&output, 80));
-    clean_up();
+    clean_up(scratch);
     let failed: Vec<&str> = output.lines().filter_map(summary::failed_test).collect();
     // A program that ended without a result, or in which much fails, is not merely unsteady.
     if failed.len() != step.failures.len() || failed.len() > AGAIN_MOST {
@@ -253,7 +284,7 @@ fn run_program(program: &Program) -> Result<StepResult, String> {
     // A test that ran for too long ended its program, so others did not run; it may have been the machine that stood
     // still.
     let was_ended = output.contains("still running after");
-    let (again, output) = run_tests(program, if was_ended { &[] } else { &failed })?;
+    let (again, output) = run_tests(program, if was_ended { &[] } else { &failed }, scratch)?;
     step.elapsed += again.elapsed;
     if again.failures.is_empty() && again.passed >= failed.len() {
         step.passed = if was_ended { again.passed } else { step.passed + again.passed };
@@ -265,11 +296,8 @@ fn run_program(program: &Program) -> Result<StepResult, String> {
 }
 
 /// Runs all tests of a program, or those whose names are given.
-fn run_tests(program: &Program, names: &[&str]) -> Result<(StepResult, String), String> {
-    let target = program.name.rsplit('/').next().unwrap_or_default();
-    let limit = LIMITS.iter().find(|(name, _)| *name == target).map_or(DEFAULT_LIMIT_S, |(_, seconds)| *seconds);
-    let scratch = workspace::scratch();
-    std::fs::create_dir_all(&scratch).map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
+fn run_tests(program: &Program, names: &[&str], scratch: &Path) -> Result<(StepResult, String), String> {
+    std::fs::create_dir_all(scratch).map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
     let mut command = Command::new(&program.path);
     command.current_dir(&program.folder).envs(tools::environment());
     command.env("BUTTERFS_BIN", built("butterfs")).env("BUTTERFS_SCRATCH", scratch);
@@ -278,10 +306,9 @@ fn run_tests(program: &Program, names: &[&str]) -> Result<(StepResult, String), 
         command.arg("--exact").args(names);
     }
     let log = log_of(&if names.is_empty() { program.name.clone() } else { format!("{} again", program.name) });
-    let ended = process::run(&mut command, &log, Duration::from_secs(limit))?;
-    let mut step =
+    let ended = process::run(&mut command, &log, PROGRAM_LIMIT)?;
+    let step =
         StepResult::from_test_output(&program.name, ended.elapsed, ended.success, ended.timed_out, &ended.output);
-    step.cores = ended.cores;
     Ok((step, ended.output))
 }
 
@@ -292,11 +319,12 @@ fn doc_tests() -> Result<StepResult, String> {
     Ok(StepResult::from_test_output("doc tests", ended.elapsed, ended.success, ended.timed_out, &ended.output))
 }
 
-/// Takes back what killed tests left: mounts below the scratch folder and loop devices on files in it.
-fn clean_up() {
-    let scratch = workspace::scratch().display().to_string();
+/// Takes back what killed tests left: mounts below a lane's scratch folder and loop devices on files in it.
+fn clean_up(scratch: &Path) {
+    let scratch = format!("{}/", scratch.display());
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let ours = mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).filter(|at| at.starts_with(&scratch));
+    let places = mounts.lines().rev().filter_map(|line| line.split(' ').nth(1));
+    let ours = places.filter(|at| at.starts_with(scratch.as_str()));
     // By force first: it ends the requests that a dead server will never answer.
     ours.for_each(|at| {
         drop(process::capture("umount", &["-f", at]));
@@ -304,7 +332,7 @@ fn clean_up() {
     });
     let loops =
         process::capture("losetup", &["--list", "--noheadings", "--output", "NAME,BACK-FILE"]).unwrap_or_default();
-    for line in loops.lines().filter(|line| line.contains(&scratch)) {
+    for line in loops.lines().filter(|line| line.contains(scratch.as_str())) {
         if let Some(device) = line.split_whitespace().next() {
             drop(process::capture("losetup", &["-d", device]));
         }

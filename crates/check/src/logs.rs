@@ -133,8 +133,7 @@ struct LogPass<'s, 'a> {
     tree: Tree,
     scan: &'s ExtentScan,
     inode: Option<(u64, InodeItem)>,
-    /// Of the inode that is passing by: where its last range of names and its last extent end.
-    after_range: Option<u64>,
+    /// Of the inode that is passing by: where its last extent ends.
     end: u64,
     current: u64,
     summed: Vec<Shown>,
@@ -143,9 +142,9 @@ struct LogPass<'s, 'a> {
 
 impl<'s, 'a> LogPass<'s, 'a> {
     fn new(session: &'s Session<'a>, subvolume: TreeId, scan: &'s ExtentScan) -> Self {
-        let (tree, inode, after_range, end, current) = (Tree(subvolume), None, None, 0, 0);
+        let (tree, inode, end, current) = (Tree(subvolume), None, 0, 0);
         let (summed, sums) = (Vec::new(), Runs::default());
-        LogPass { session, tree, scan, inode, after_range, end, current, summed, sums }
+        LogPass { session, tree, scan, inode, end, current, summed, sums }
     }
 
     fn item(&mut self, key: Key, data: &[u8]) {
@@ -155,7 +154,7 @@ impl<'s, 'a> LogPass<'s, 'a> {
             return self.sums.push(key.offset..key.offset.saturating_add(length));
         }
         if self.current != key.objectid {
-            (self.current, self.after_range, self.end) = (key.objectid, None, 0);
+            (self.current, self.end) = (key.objectid, 0);
         }
         if key.kind == KeyType::INODE_ITEM {
             self.inode = InodeItem::read_from_bytes(data).ok().map(|item| (key.objectid, item));
@@ -175,15 +174,14 @@ impl<'s, 'a> LogPass<'s, 'a> {
         }
     }
 
-    /// Ranges of entries for which the log decides: ascending, none on another one.
+    /// A range of entries for which the log decides. They may overlap: after several fsyncs of a directory within one
+    /// transaction those of the kernel do, and its replay takes them.
     fn range(&mut self, key: Key, data: &[u8]) {
         let last = data.try_into().ok().map(u64::from_le_bytes);
-        let good = last.is_some_and(|last| last >= key.offset) && self.after_range.is_none_or(|end| end < key.offset);
-        if !good {
+        if last.is_none_or(|last| last < key.offset) {
             let (tree, inode, first) = (self.tree, Ino(key.objectid), key.offset);
             self.session.report(Finding::LogRange { tree, inode, first });
         }
-        self.after_range = self.after_range.max(last);
     }
 
     fn extent(&mut self, key: Key, data: &[u8]) {

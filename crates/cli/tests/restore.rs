@@ -134,6 +134,10 @@ fn options_restore_what_those_of_btrfs_restore_do() {
     let dry = butterfs(&["restore", "-D", text(&image), text(&empty)]);
     assert_eq!(dry.stdout, run_ok(20, "btrfs", &["restore", "-D", text(&image), text(&empty)]));
     assert!(below(&empty).is_empty());
+    for words in [["--path", "dir/gone"], ["--path", "dir/../dir"], ["--path-regex", "^/(|gone(|/.*))$"]] {
+        let said = butterfs(&[&["restore", "-D"], &words[..], &[text(&image), text(&empty)]].concat());
+        assert!(said.code == Some(1) && said.stderr.contains("path"), "{words:?}: {said:?}");
+    }
     let refusals: [&[&str]; 4] = [&["-r", "999"], &["-u", "5"], &["--path-regex", "("], &["-f", "4096"]];
     for words in refusals {
         let said = butterfs(&[&["restore"], words, &[text(&image), text(&empty)]].concat());
@@ -256,6 +260,14 @@ fn a_full_target_ends_in_a_report() {
     assert_eq!(restored["files"].as_u64().unwrap() as usize, files.len() - 1, "{restored}");
     assert!(files.iter().all(|(_, content)| content.as_ref().is_none_or(|content| content.len() == 100_000)));
     assert!(files.len() > 5 && said.stderr.contains("No space left"), "{said:?}");
+    // Below a new filesystem too: its engine writes nothing any more, and says why.
+    run_ok(20, "mount", &["-t", "tmpfs", "-o", "size=2M", "none", text(&target)]);
+    let said = butterfs(&["--format", "json", "restore", "-a", "--image", text(&target.join("new")), text(&image)]);
+    run_ok(20, "umount", &[text(&target)]);
+    let json: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+    let restored = &json["restore"];
+    assert_eq!((said.code, &restored["complete"]), (Some(1), &serde_json::Value::Bool(false)), "{said:?}");
+    assert!(restored["ended"].as_str().is_some_and(|error| error.contains("No space left")), "{restored}");
 }
 
 /// Every name of a damaged file is named, links of `mkfs.btrfs --rootdir` come back, and no name steers a terminal.
@@ -437,10 +449,9 @@ fn commands_that_write_do_what_their_names_say() {
     let asked = butterfs(&["rescue", "super-recover", text(&broken)]);
     assert!(asked.code == Some(1) && asked.stdout.contains("Are you sure? [y/N]: Aborted"), "{asked:?}");
     assert!(fs::read(&broken).unwrap() == damaged);
-    assert_eq!(
-        butterfs_ok(&["rescue", "super-recover", "-y", text(&broken)]),
-        "Recovered bad superblocks successful\n"
-    );
+    let recovered = butterfs(&["rescue", "super-recover", "-y", text(&broken)]);
+    assert_eq!((recovered.code, &*recovered.stdout), (Some(0), "Recovered bad superblocks successful\n"));
+    assert!(recovered.stderr.contains("only that names the log"), "{recovered:?}");
     assert!(fs::read(&broken).unwrap() == sound);
     let valid = "All supers are valid, no need to recover\n";
     assert_eq!(butterfs_ok(&["rescue", "super-recover", "-y", text(&broken)]), valid);
@@ -467,6 +478,8 @@ fn commands_that_write_do_what_their_names_say() {
     let recovered = butterfs_ok(&["rescue", "chunk-recover", "-y", text(&broken)]);
     assert!(recovered.ends_with("Chunk tree recovered successfully\n"), "{recovered}");
     check(&broken);
+    // Its chunks name the devices as a mount wants it.
+    assert!(KernelMount::new(&broken, "ro").finish().is_empty());
     let whole = fs::read(&broken).unwrap();
     let again = butterfs_ok(&["rescue", "chunk-recover", "-y", text(&broken)]);
     assert_eq!(again, "Check chunks successfully with no orphans\n");
@@ -474,15 +487,17 @@ fn commands_that_write_do_what_their_names_say() {
     // Checksums: listed with the file's name, then declared right.
     copy(&image, &broken);
     let place = sound.windows(9).position(|part| part == b"dir/fdir/").unwrap() as u64;
-    open().write_all_at(b"DIR", place).unwrap();
+    for sector in 0..3 {
+        open().write_all_at(b"DIR", place + 4096 * sector).unwrap();
+    }
     let listed = butterfs_ok(&["rescue", "fix-data-checksum", text(&broken)]);
     assert!(listed.contains("corrupted mirrors=1") && listed.contains("  dir/f\n"), "{listed}");
     let saved = scratch.folder("saved");
     let restored = butterfs(&["restore", text(&broken), text(&saved)]);
-    assert!(restored.code == Some(1) && restored.stderr.contains("/dir/f: 4096 bytes do not fit"), "{restored:?}");
+    assert!(restored.code == Some(1) && restored.stderr.contains("/dir/f: 12288 bytes do not fit"), "{restored:?}");
     assert!(fs::read(saved.join("dir/f")).unwrap().starts_with(b"DIR"));
     let declared = butterfs_ok(&["rescue", "fix-data-checksum", "-m", "1", text(&broken)]);
-    assert!(declared.contains("updated using data from mirror 1"), "{declared}");
+    assert_eq!(declared.matches("updated using data from mirror 1").count(), 3, "{declared}");
     assert_eq!(butterfs_ok(&["rescue", "fix-data-checksum", text(&broken)]), "No data checksum mismatch found\n");
     run_ok(60, "btrfs", &["check", "--check-data-csum", text(&broken)]);
 }
@@ -506,9 +521,68 @@ fn a_log_is_shown_and_left_behind() {
     let restored = butterfs(&["restore", "-a", "--with-log", text(&image), text(&saved)]);
     assert_eq!((restored.code, fs::metadata(saved.join("foo")).unwrap().len()), (Some(0), 40960), "{restored:?}");
     assert_eq!(butterfs_ok(&["rescue", "zero-log", "-n", text(&image)]), shown);
+    // The primary superblock alone names the log: it does so while it is damaged, too, if what it names is sound.
+    let damaged = copy(&image, &scratch.join("damaged.img"));
+    let write = |at: u64, bytes: &[u8]| {
+        fs::OpenOptions::new().write(true).open(&damaged).unwrap().write_all_at(bytes, at).unwrap();
+    };
+    write((64 << 10) + 3500, b"x");
+    let found = scratch.folder("found");
+    let restored = butterfs(&["restore", "-a", "--with-log", text(&damaged), text(&found)]);
+    assert_eq!((restored.code, below(&found) == below(&saved)), (Some(0), true), "{restored:?}");
+    let lost = copy(&damaged, &scratch.join("lost.img"));
+    butterfs_ok(&["rescue", "super-recover", "-y", text(&damaged)]);
+    assert_eq!(butterfs_ok(&["rescue", "zero-log", "-n", text(&damaged)]), shown);
+    fs::OpenOptions::new().write(true).open(&lost).unwrap().write_all_at(&[0; 4096], 64 << 10).unwrap();
+    let restored = butterfs(&["restore", "-a", "--with-log", text(&lost), text(&scratch.folder("less"))]);
+    assert!(restored.stderr.contains("only that names the log"), "{restored:?}");
     let cleared = butterfs_ok(&["rescue", "zero-log", text(&image)]);
     assert!(cleared.starts_with(&shown) && cleared.contains("Clearing log on "), "{cleared}");
     let again = butterfs_ok(&["rescue", "zero-log", text(&image)]);
     assert_eq!(again, run_ok(60, "btrfs", &["rescue", "zero-log", text(&image)]));
     run_ok(60, "btrfs", &["check", text(&image)]);
+}
+
+/// The superblock of a device that has missed commits is what tells so: nothing that writes the others' changes it, and
+/// data without checksums is restored from the other device.
+#[test]
+fn a_device_that_missed_commits_keeps_telling_it() {
+    const TEST: &str = "missed_commits";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let images = ["one", "two"].map(|name| scratch.sparse_file(name, 200 << 20));
+    let [one, two] = images.each_ref().map(|image| text(image));
+    run_ok(60, "mkfs.btrfs", &["-q", "-f", "-d", "raid1", "-m", "raid1", one, two]);
+    let mount = KernelMount::several(&images, "noatime,nodatacow");
+    fs::write(mount.path().join("file"), [b'o'; 200_000]).unwrap();
+    assert!(mount.finish().is_empty());
+    let mount = KernelMount::new(&images[1], "noatime,degraded");
+    let file = fs::OpenOptions::new().write(true).open(mount.path().join("file")).unwrap();
+    file.write_all_at(&[b'N'; 100_000], 0).unwrap();
+    drop(file);
+    mount.finish();
+    let expected = [vec![b'N'; 100_000], vec![b'o'; 100_000]].concat();
+    let old = images.each_ref().map(|image| fs::read(image).unwrap());
+    let commands: [&[&str]; 5] = [
+        &["restore", "-l"],
+        &["rescue", "super-recover", "-y"],
+        &["rescue", "zero-log"],
+        &["rescue", "clear-uuid-tree"],
+        &["check", "--repair", "--force"],
+    ];
+    for (number, words) in commands.into_iter().enumerate() {
+        images.iter().zip(&old).for_each(|(image, bytes)| fs::write(image, bytes).unwrap());
+        let said = butterfs(&[words, &[one, two]].concat());
+        assert!(fs::read(one).unwrap()[64 << 10..][..4096] == old[0][64 << 10..][..4096], "{words:?}: {said:?}");
+        let saved = scratch.folder(&format!("saved-{number}"));
+        let restored = butterfs(&["restore", "-a", two, one, text(&saved)]);
+        assert_eq!(restored.code, Some(0), "{words:?}: {said:?} {restored:?}");
+        assert!(fs::read(saved.join("file")).unwrap() == expected, "{words:?}: {said:?}");
+        assert!(restored.stderr.contains("/one has missed commits"), "{restored:?}");
+        if number == 4 {
+            assert!(said.code == Some(1) && said.stderr.contains("scrub start"), "{said:?}");
+        }
+    }
 }

@@ -24,6 +24,7 @@
 #![deny(unsafe_code)]
 
 mod block_ioctl;
+mod content;
 mod direct;
 mod faulty;
 mod file;
@@ -39,6 +40,7 @@ mod recording;
 mod window;
 mod write_out;
 
+pub use content::{copy_content, is_zero};
 pub use direct::AlignedBuffer;
 pub use faulty::{Fault, FaultCounts, FaultRates, FaultRule, FaultyDevice, Operation};
 pub use file::{FileDevice, FileOptions};

@@ -76,21 +76,6 @@ impl MemoryDevice {
         bytes
     }
 
-    /// Writes everything that is not a hole onto `other`, at the same places.
-    pub fn copy_to(&self, other: &dyn BlockDevice) -> io::Result<()> {
-        let root = Arc::clone(&self.root.read());
-        for (table_at, table) in (0..).step_by(TABLE as usize).zip(root.iter()) {
-            let blocks = table.iter().flat_map(|table| table.iter());
-            for (at, block) in (table_at..).step_by(BLOCK).zip(blocks) {
-                if let Some(block) = block {
-                    let len = (self.len - at).min(BLOCK as u64) as usize;
-                    other.write_at(at, &block[..len])?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Bytes of memory that hold content.
     pub fn allocated_bytes(&self) -> u64 {
         let root = self.root.read();
@@ -258,17 +243,6 @@ mod tests {
         assert_eq!(found, [0; 3]);
         device.restore(&snapshot);
         assert_eq!(device.to_bytes(), snapshot.to_bytes());
-    }
-
-    #[test]
-    fn a_copy_has_everything() {
-        let (device, other) = (MemoryDevice::new(2 * TABLE + 100), MemoryDevice::new(2 * TABLE + 100));
-        for at in [5, BLOCK as u64 * 3 + 7, TABLE + 1, 2 * TABLE + 90] {
-            device.write_at(at, b"abc").unwrap();
-        }
-        device.copy_to(&other).unwrap();
-        assert!(other.to_bytes() == device.to_bytes());
-        assert_eq!(other.allocated_bytes(), 4 * BLOCK as u64);
     }
 
     #[test]

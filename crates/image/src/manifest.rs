@@ -9,6 +9,7 @@ use crate::data::Bytes;
 use crate::entry::{Attributes, Content, Special};
 use crate::error::{Result, shown};
 use crate::source::Source;
+use butterfs_device::is_zero;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -123,7 +124,7 @@ impl ContentDigest {
     }
 
     fn add_block(&mut self, at: u64, block: &[u8]) {
-        if block.len() as u64 == BLOCK && block.iter().all(|byte| *byte == 0) {
+        if block.len() as u64 == BLOCK && is_zero(block) {
             self.add_zeros(at..at + BLOCK);
         } else {
             self.bytes.update(block);

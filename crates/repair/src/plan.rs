@@ -9,7 +9,8 @@ use crate::table::{Means, repair_of};
 use crate::trouble::{Result, Trouble};
 use butterfs_check::{Finding, Options as CheckOptions, Report, Severity, check};
 use butterfs_device::BlockDevice;
-use butterfs_ondisk::{Superblock, TreeId};
+use butterfs_ondisk::{DeviceId, Superblock, TreeId};
+use butterfs_volume::Volume;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -138,6 +139,7 @@ pub fn plan(devices: &[Arc<dyn BlockDevice>], options: &Options, told: Told<'_>)
     };
     plan.actions.extend(left_behind(&overlays, &originals));
     refuse_log(&overlays, &plan.before, options)?;
+    refuse_behind(devices, &plan.before)?;
     let mut references = 0;
     let (mut demands, mut idle) = (options.demands(), 0);
     let is_left = |plan: &Plan| !options.only_demands && plan.after.findings.iter().any(can_be_repaired(options));
@@ -214,6 +216,24 @@ fn left_behind(overlays: &[Arc<Overlay>], originals: &[Superblock]) -> Option<Ac
     let log = if newest.log_root.get() != 0 { ", and changes that were fsynced since" } else { "" };
     let lost = format!("everything that was committed after generation {generation}; the last commit is {last}{log}");
     (generation < last).then_some(Action { pass: Pass::Roots, what, lost: Some(lost) })
+}
+
+/// Blocks that a device has missed are no damage: a scrub of the mounted filesystem brings it up to date, and the
+/// superblock that a repair writes would hide that data without checksums on it is old.
+fn refuse_behind(devices: &[Arc<dyn BlockDevice>], before: &Report) -> Result<()> {
+    let Some((volume, ..)) = Volume::open(devices.to_vec()).ok().filter(|_| before.errors > 0) else { return Ok(()) };
+    let behind = volume.stale_devices();
+    if behind.is_empty() || !volume.can_do_without(&volume.chunk_map(), &behind) {
+        return Ok(());
+    }
+    let present = volume.present_devices();
+    let names = present.iter().filter(|(item, _)| behind.contains(&DeviceId(item.devid.get())));
+    let names: Vec<String> = names.map(|(_, device)| device.name()).collect();
+    Err(Trouble::new(format!(
+        "{} has missed commits: mount the filesystem with all devices and run 'butterfs scrub start' on it, or repair \
+         without this device",
+        names.join(", ")
+    )))
 }
 
 /// A log that could be replayed is not dropped unasked.

@@ -1,6 +1,8 @@
 //! A device whose changes stay in memory: what must be written to be read, such as a log that is replayed, is never
 //! written to the source.
 
+use crate::patch::Writer;
+use crate::wreck::{Opening, Wreck};
 use crate::{Error, Result, superblocks};
 use butterfs_device::BlockDevice;
 use butterfs_fs::{Env, Filesystem, Options};
@@ -102,12 +104,14 @@ impl BlockDevice for OverlayDevice {
 
 /// The devices as they are after their log was replayed, in memory.
 pub fn with_log_replayed(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Vec<Arc<dyn BlockDevice>>> {
-    let copies = superblocks::copies(&devices);
-    if superblocks::ruling(&copies).is_none_or(|(_, sb)| sb.log_root.get() == 0) {
-        return Ok(devices);
-    }
+    let wreck = Wreck::open(devices.clone(), Opening::default()).ok();
+    let Some(wreck) = wreck.filter(|wreck| wreck.superblock().log_root.get() != 0) else { return Ok(devices) };
     let overlays: Vec<Arc<dyn BlockDevice>> =
         devices.into_iter().map(|device| Arc::new(OverlayDevice::new(device)) as Arc<dyn BlockDevice>).collect();
+    let copies = superblocks::copies(&overlays);
+    if copies.iter().any(|copy| copy.copy == 0 && copy.content.is_err()) {
+        Writer::new(&wreck, &overlays)?.write_superblock(wreck.superblock(), &|_| ())?;
+    }
     let options = Options { read_only: true, degraded: true, ..Options::default() };
     let opened = Filesystem::open(overlays.clone(), options, Env::system());
     let opened = opened.map_err(|error| Error(format!("the log cannot be replayed: {error}")))?;

@@ -69,3 +69,20 @@ pub fn by_device<'a>(copies: &'a [SuperblockCopy], devices: usize, fsid: &[u8; 1
     };
     (0..devices).map(of).collect()
 }
+
+/// Whether a device has missed commits: no copy on it, a damaged primary one among them, is of the last generation.
+pub fn is_behind(copies: &[SuperblockCopy], device: usize, newest: &Superblock) -> bool {
+    let own = copies.iter().filter(|copy| copy.device == device);
+    let known = own.filter_map(|copy| copy.content.as_ref().ok().or(copy.remains.as_ref()));
+    let generation = known.filter(|sb| sb.fsid == newest.fsid).map(|sb| sb.generation.get()).max();
+    generation.is_some_and(|generation| generation < newest.generation.get())
+}
+
+/// The sentence about a device that has missed commits.
+pub fn behind_note(device: &dyn BlockDevice) -> String {
+    format!(
+        "{} has missed commits and is left as it is; a mount with all devices, and 'butterfs scrub start' on it, \
+         bring it up to date",
+        device.name()
+    )
+}

@@ -13,7 +13,7 @@ use crate::roots::{Roots, Source, TreeRoot, root_trees, tops};
 use crate::subvolume::{self, Inode, REGULAR, TYPE_MASK};
 use crate::tree::{Root, Tree};
 use crate::wreck::Wreck;
-use crate::{Error, Result};
+use crate::{Error, Result, error};
 use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use regex::bytes::Regex;
@@ -31,7 +31,7 @@ const DEEPEST: usize = 128;
 /// Which files are wanted.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// A pattern of the name, with `*` and `?`.
+    /// A pattern of the name, with `*`, `?` and `[…]`.
     pub name: Option<String>,
     /// A kind of content, one of [`content_kind`].
     pub content: Option<String>,
@@ -102,6 +102,11 @@ pub fn moment(roots: &Roots, one: &Deleted) -> Roots {
 /// The deleted files that are left, the newest first.
 pub fn find(wreck: &Wreck, roots: &Roots, wanted: &Wanted) -> Result<Vec<Deleted>> {
     let name = wanted.name.as_deref().map(glob).transpose()?;
+    if let Some(kind) =
+        wanted.content.as_ref().filter(|kind| !content_kinds().iter().any(|own| own.eq_ignore_ascii_case(kind)))
+    {
+        return error(format!("no kind of content is called '{kind}'; there are {}", content_kinds().join(", ")));
+    }
     let mut found = Vec::new();
     let older = older_trees(wreck, roots);
     let mut trees: Vec<TreeId> = older.iter().map(|(tree, ..)| *tree).collect();
@@ -321,18 +326,43 @@ pub(crate) fn path_of(tree: &Tree<'_>, ino: u64, inode: &Inode) -> Vec<u8> {
     parts.join(&b'/')
 }
 
-/// A pattern with `*` and `?` as a regular expression of the whole name.
+/// A pattern with `*`, `?` and `[…]` as a regular expression of the whole name.
 fn glob(pattern: &str) -> Result<Regex> {
     let mut text = String::from("(?s-u)^");
-    for letter in pattern.chars() {
-        match letter {
-            '*' => text.push_str(".*"),
-            '?' => text.push('.'),
-            letter => text.push_str(&regex::escape(&letter.to_string())),
+    let mut rest = pattern;
+    while let Some(letter) = rest.chars().next() {
+        rest = &rest[letter.len_utf8()..];
+        match (letter == '[').then(|| set(rest)).flatten() {
+            Some((class, after)) => {
+                text.push_str(&class);
+                rest = after;
+            }
+            None if letter == '*' => text.push_str(".*"),
+            None if letter == '?' => text.push('.'),
+            None => text.push_str(&regex::escape(&letter.to_string())),
         }
     }
     text.push('$');
     Regex::new(&text).map_err(|error| Error(format!("the pattern {pattern:?} cannot be used: {error}")))
+}
+
+/// The class of a set like `a-z]` or `!x]`, and what comes after it; `None` where no bracket closes it.
+fn set(rest: &str) -> Option<(String, &str)> {
+    let (is_negated, inside) = match rest.strip_prefix(['!', '^']) {
+        Some(inside) => (true, inside),
+        None => (false, rest),
+    };
+    // A bracket that comes first is one of the letters.
+    let end = inside.char_indices().skip(1).find(|(_, letter)| *letter == ']')?.0;
+    let mut class = String::from(if is_negated { "[^" } else { "[" });
+    for letter in inside[..end].chars() {
+        match letter {
+            '-' => class.push('-'),
+            letter => class.push_str(&regex::escape(&letter.to_string())),
+        }
+    }
+    class.push(']');
+    Some((class, &inside[end + 1..]))
 }
 
 /// Bytes by which contents are told apart.
@@ -374,12 +404,28 @@ const KINDS: &[(&str, usize, &[u8])] = &[
 /// The kind of a content, by its first bytes.
 pub fn content_kind(head: &[u8]) -> &'static str {
     let marked = KINDS.iter().find(|(_, at, mark)| head.get(*at..*at + mark.len()) == Some(mark));
-    let is_text = !head.is_empty() && !head.contains(&0) && std::str::from_utf8(&head[..head.len().min(400)]).is_ok();
     match marked {
         Some((kind, ..)) => kind,
-        None if is_text => "text",
-        None => "data",
+        None if !head.is_empty() && is_text(head) => TEXT,
+        None => DATA,
     }
+}
+
+const TEXT: &str = "text";
+const DATA: &str = "data";
+
+/// All kinds that [`content_kind`] knows.
+pub fn content_kinds() -> Vec<&'static str> {
+    let mut kinds: Vec<&str> = KINDS.iter().map(|(kind, ..)| *kind).chain([TEXT, DATA]).collect();
+    kinds.dedup();
+    kinds
+}
+
+/// UTF-8, the last letter of which may be cut off, or an encoding of one byte a letter; without control characters.
+fn is_text(head: &[u8]) -> bool {
+    let is_control = |byte: &u8| byte.is_ascii_control() && !b"\t\n\x0c\r\x1b".contains(byte);
+    let is_utf8 = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
+    !head.iter().any(is_control) && (is_utf8 || !head.iter().any(|byte| (0x80..0xa0).contains(byte)))
 }
 
 #[cfg(test)]
@@ -389,10 +435,17 @@ mod tests {
     #[test]
     fn contents_and_names_are_recognised() {
         assert_eq!(content_kind(b"\xff\xd8\xff\xe0"), "jpeg");
-        assert_eq!(content_kind(b"hello\n"), "text");
+        for text in ["hello\n".as_bytes(), &"xПривет".repeat(40).as_bytes()[..302], b"caf\xe9 au lait\n"] {
+            assert_eq!(content_kind(text), "text", "{text:?}");
+        }
+        assert_eq!(content_kind(b"\x01\x02binary"), "data");
+        assert!(content_kinds().contains(&"jpeg") && content_kinds().contains(&"text"));
         assert_eq!(content_kind(b""), "data");
         assert_eq!(content_kind(&[[0; 257].as_slice(), b"ustar"].concat()), "tar");
         let name = glob("*.j?g").unwrap();
         assert!(name.is_match(b"a\xffb.jpg") && !name.is_match(b"a.jpeg") && !name.is_match(b"x.jxgx"));
+        let (set, others) = (glob("[a-c]x[]]").unwrap(), glob("[!a-c]?").unwrap());
+        assert!(set.is_match(b"bx]") && !set.is_match(b"dx]") && others.is_match(b"dx") && !others.is_match(b"ax"));
+        assert!(glob("[x").unwrap().is_match(b"[x") && glob("a^[^b]").unwrap().is_match(b"a^c"));
     }
 }

@@ -71,12 +71,16 @@ pub struct Wreck {
     index: Option<Index>,
     cache: Cache,
     stand_ins: Mutex<FxHashMap<(u64, u64, u64), Segments>>,
+    /// Devices that have missed commits, and that the filesystem can do without.
+    behind: Vec<DeviceId>,
     /// The extent tree of the last commit, where that is known.
     extents: Mutex<Option<Root>>,
     /// Of snapshots, the subvolume that they were taken of, and when: they share its leaves.
     origins: Mutex<FxHashMap<TreeId, (TreeId, u64)>>,
     /// Sentences for the user about how it was opened.
     pub notes: Vec<String>,
+    /// Sentences about what may be missing or old although nothing is damaged there.
+    pub cautions: Vec<String>,
 }
 
 /// Features that say where things lie, and that nobody here understands.
@@ -108,12 +112,94 @@ impl Wreck {
             index: opening.index,
             cache: Cache::default(),
             stand_ins: Mutex::default(),
+            behind: Vec::new(),
             extents: Mutex::default(),
             origins: Mutex::default(),
             notes,
+            cautions: Vec::new(),
         };
         wreck.find_chunks(items, opening.chunk_root);
+        let behind: Vec<bool> =
+            (0..wreck.devices.len()).map(|place| superblocks::is_behind(&copies, place, &wreck.superblock)).collect();
+        wreck.note_behind(&behind);
+        wreck.find_log(&copies);
         Ok(wreck)
+    }
+
+    /// Uses the log that a damaged primary superblock names, if its first block is good: the other copies name none.
+    fn find_log(&mut self, copies: &[SuperblockCopy]) {
+        let last = self.superblock;
+        let is_of_last = |sb: &&Superblock| sb.fsid == last.fsid && sb.generation == last.generation;
+        let primaries = copies.iter().filter(|copy| copy.copy == 0 && copy.content.is_err());
+        if last.log_root.get() != 0 || primaries.clone().next().is_none() {
+            return;
+        }
+        for sb in primaries.filter_map(|copy| copy.remains.as_deref()).filter(is_of_last) {
+            let (at, generation) = (Logical(sb.log_root.get()), last.generation.get().saturating_add(1));
+            let root = Expect::root(TreeId::TREE_LOG, at, Some(sb.log_root_level), Some(generation));
+            if at.0 != 0 && self.block(&root).is_some_and(|block| block.quality == Quality::Good) {
+                (self.superblock.log_root, self.superblock.log_root_level) = (sb.log_root, sb.log_root_level);
+                self.notes.push("the log is that of a damaged primary superblock".to_owned());
+                return;
+            }
+        }
+        self.cautions.push(
+            "a primary superblock is damaged, and only that names the log: what was synced after the last commit may \
+             be missing"
+                .to_owned(),
+        );
+    }
+
+    /// Remembers which devices have missed commits. Where the filesystem needs them nevertheless, they count as whole.
+    fn note_behind(&mut self, is_behind: &[bool]) {
+        let numbers = self.numbers();
+        let places = (0..numbers.len()).filter(|place| is_behind[*place]);
+        let behind: Vec<(usize, DeviceId)> = places.filter_map(|place| Some((place, numbers[place]?))).collect();
+        let ids: Vec<DeviceId> = behind.iter().map(|(_, id)| *id).collect();
+        if ids.is_empty() {
+            return;
+        }
+        // Older chunk trees know chunks that are gone.
+        let is_current = |start: u64| {
+            let of_last = |(known, origin): &(u64, Origin)| *known == start && *origin >= Origin::ChunkTree;
+            self.chosen.origins.iter().any(of_last)
+        };
+        let mut map = ChunkMap::default();
+        for chunk in self.chosen.map.iter().filter(|chunk| is_current(chunk.start.0)) {
+            // They are taken from a map, so none overlaps another one.
+            let _ = map.insert(chunk.clone());
+        }
+        if !self.volume.can_do_without(&map, &ids) {
+            return;
+        }
+        self.cautions.extend(behind.iter().map(|(place, _)| superblocks::behind_note(&*self.devices[*place])));
+        self.behind = ids;
+    }
+
+    /// Whether some device has missed commits that others have.
+    pub fn has_devices_behind(&self) -> bool {
+        !self.behind.is_empty()
+    }
+
+    /// Whether this device has missed commits that others have.
+    pub fn is_behind(&self, id: DeviceId) -> bool {
+        self.behind.contains(&id)
+    }
+
+    /// Whether a copy of a byte of the logical space lies on a device that has missed commits, or is computed from one.
+    pub fn is_on_device_behind(&self, at: Logical, copy: usize) -> bool {
+        if self.behind.is_empty() {
+            return false;
+        }
+        let Some(layout) = self.chosen.map.get(at).and_then(|chunk| Layout::of(chunk).ok()) else { return false };
+        if copy >= layout.mirrors() {
+            return layout.chunk().stripes.iter().any(|stripe| self.is_behind(stripe.device));
+        }
+        let piece = layout.pieces(at, 1).next();
+        piece.is_some_and(|piece| {
+            let address = layout.stripe_address(&piece, copy);
+            self.is_behind(layout.chunk().stripes[address.stripe].device)
+        })
     }
 
     /// The superblock that counts; without one, what could be put together.

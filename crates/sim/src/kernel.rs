@@ -5,7 +5,7 @@ use crate::members::Given;
 use crate::parts;
 use crate::plan::Plan;
 use crate::state::{self, Expected};
-use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
+use butterfs_device::MemoryDevice;
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::kernel::{KernelMount, judge_all, judge_several};
 use butterfs_testkit::mounted::Mounted;
@@ -23,36 +23,16 @@ pub fn can_judge(plan: &Plan, disk: &MemoryDevice, given: &Given) -> bool {
 }
 
 /// The devices of a disk as files.
-fn export(plan: &Plan, disk: &MemoryDevice, scratch: &Scratch) -> Result<Vec<PathBuf>, String> {
+fn export(plan: &Plan, disk: &MemoryDevice, scratch: &Scratch) -> Vec<PathBuf> {
     let slots = if plan.maintenance { maintenance::slots(plan, disk) } else { (0..plan.devices).collect() };
     let devices = parts::devices(disk, plan.devices);
-    let export = |slot: usize| {
-        let image = scratch.sparse_file(&format!("image{slot}"), plan.bytes);
-        let file = FileDevice::open(&image, &FileOptions::read_write()).map_err(|error| error.to_string())?;
-        let mut piece = vec![0; 64 << 10];
-        for at in (0..plan.bytes).step_by(piece.len()) {
-            let len = (plan.bytes - at).min(piece.len() as u64) as usize;
-            devices[slot].read_at(at, &mut piece[..len]).map_err(|error| error.to_string())?;
-            if piece[..len].iter().any(|byte| *byte != 0) {
-                file.write_at(at, &piece[..len]).map_err(|error| error.to_string())?;
-            }
-        }
-        Ok(image)
-    };
-    slots.into_iter().map(export).collect()
+    slots.into_iter().map(|slot| scratch.image(&format!("image{slot}"), &*devices[slot])).collect()
 }
 
 /// Has `btrfs check` look at a disk, mounts it, compares what is shown, and checks again what the mount left.
 pub fn judge(plan: &Plan, disk: &MemoryDevice, expected: Expected<'_>) -> Result<(), String> {
     let scratch = Scratch::new("sim");
-    let images = if plan.devices == 1 {
-        let image = scratch.sparse_file("image", disk.len());
-        let file = FileDevice::open(&image, &FileOptions::read_write()).map_err(|error| error.to_string())?;
-        disk.copy_to(&file).map_err(|error| error.to_string())?;
-        vec![image]
-    } else {
-        export(plan, disk, &scratch)?
-    };
+    let images = if plan.devices == 1 { vec![scratch.image("image", disk)] } else { export(plan, disk, &scratch) };
     let check = |when: &str| {
         let verdicts = if images.len() == 1 { judge_all(&images[0]) } else { judge_several(&images) };
         match verdicts.into_iter().find(|verdict| !verdict.clean) {

@@ -11,7 +11,7 @@ use crate::members::{Attendance, Devices};
 use crate::plan::Plan;
 use crate::state::{self, Thorough};
 use crate::step::Planned;
-use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
+use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice, copy_content};
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::workload::shrink;
@@ -276,7 +276,7 @@ impl Failure {
         std::fs::create_dir_all(folder)?;
         std::fs::File::create(&path)?.set_len(disk.len())?;
         let file = FileDevice::open(&path, &FileOptions::read_write()).map_err(std::io::Error::other)?;
-        disk.copy_to(&file)?;
+        copy_content(&**disk, &file)?;
         Ok(path)
     }
 }

@@ -36,3 +36,4 @@ pub mod transport;
 pub mod tree_model;
 pub mod watchdog;
 pub mod workload;
+mod xattrs;

@@ -7,6 +7,7 @@
 use crate::operation::{
     AllocateHow, Attributes, Content, Kind, Moment, Object, Op, OperationTarget, Outcome, RelPath, RenameHow, Reply,
 };
+use crate::xattrs;
 use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -161,17 +162,9 @@ impl Mounted {
                 let target = self.open(to, OFlags::WRONLY)?;
                 copy_range(&source, *from_offset, &target, *to_offset, *len).map(Reply::Count)
             }
-            Op::GetXattr { path, name } => {
-                let mut value = vec![0; 65536];
-                let len = rustix::fs::lgetxattr(self.at(path), name.as_str(), &mut value)?;
-                value.truncate(len);
-                Ok(Reply::Bytes(value))
-            }
+            Op::GetXattr { path, name } => xattrs::value(&self.at(path), name.as_bytes()).map(Reply::Bytes),
             Op::ListXattrs { path } => {
-                let mut list = vec![0; 65536];
-                let len = rustix::fs::llistxattr(self.at(path), &mut list)?;
-                let names = list[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-                let mut names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
+                let mut names = xattrs::names(&self.at(path))?;
                 names.sort();
                 Ok(Reply::Names(names))
             }

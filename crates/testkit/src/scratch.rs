@@ -3,6 +3,7 @@
 //! Invariant: a folder is removed when its test ends well, and stays when the test panics, so that the image can be
 //! looked at.
 
+use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice, copy_content};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -56,6 +57,23 @@ impl Scratch {
         made.unwrap_or_else(|error| panic!("cannot create {}: {error}", path.display()));
         path
     }
+
+    /// A new sparse image file inside it with the content of `disk`.
+    pub fn image(&self, name: &str, disk: &dyn BlockDevice) -> PathBuf {
+        let path = self.sparse_file(name, disk.len());
+        let file = FileDevice::open(&path, &FileOptions::read_write()).expect("nobody else uses it");
+        copy_content(disk, &file).unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+        path
+    }
+}
+
+/// The content of an image file, in memory.
+pub fn load(image: &Path) -> MemoryDevice {
+    let file = FileDevice::open(image, &FileOptions::inspect());
+    let file = file.unwrap_or_else(|error| panic!("cannot open {}: {error}", image.display()));
+    let disk = MemoryDevice::new(file.len());
+    copy_content(&file, &disk).unwrap_or_else(|error| panic!("cannot read {}: {error}", image.display()));
+    disk
 }
 
 impl Drop for Scratch {

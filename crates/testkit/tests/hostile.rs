@@ -1,7 +1,7 @@
 //! Bad input: images that are damaged or made to do damage end in an error that names place and rule, or in the good
 //! copy; never in a panic, a hang, unbounded memory, or wrong data.
 
-use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
+use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice, is_zero};
 use butterfs_fs::{Env, Filesystem, Options};
 use butterfs_ondisk::ChecksumKind;
 use butterfs_testkit::engine::Format;
@@ -231,11 +231,13 @@ fn bytes_at(disk: &MemoryDevice, offset: u64, len: usize) -> Vec<u8> {
 
 fn copies_by_content(disk: &MemoryDevice, nodesize: usize) -> BTreeMap<Vec<u8>, Vec<u64>> {
     let mut copies: BTreeMap<Vec<u8>, Vec<u64>> = BTreeMap::new();
-    for offset in (0..disk.len() - nodesize as u64).step_by(nodesize) {
+    let (node, mut offset) = (nodesize as u64, 0);
+    while offset < disk.len() - node {
         let bytes = bytes_at(disk, offset, nodesize);
-        if bytes.iter().any(|byte| *byte != 0) {
+        if !is_zero(&bytes) {
             copies.entry(bytes).or_default().push(offset);
         }
+        offset = disk.next_data(offset + node) / node * node;
     }
     copies
 }

@@ -19,7 +19,7 @@ use crate::member::{Condition, Seed};
 use crate::signatures;
 use crate::twins::Target;
 use crate::volume::Volume;
-use butterfs_device::BlockDevice;
+use butterfs_device::{BlockDevice, is_zero};
 use butterfs_ondisk::chunk;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock, SuperblockError, super_flags};
 use butterfs_ondisk::{DeviceId, Physical};
@@ -421,7 +421,7 @@ fn check_not_reused(device: &dyn BlockDevice, damage: &Damage, copy: Physical) -
         return Ok(());
     }
     let mut start = vec![0; OFFSETS[0].0 as usize + SUPERBLOCK_LEN];
-    let is_blank = device.read_at(0, &mut start).is_ok() && start.iter().all(|&byte| byte == 0);
+    let is_blank = device.read_at(0, &mut start).is_ok() && is_zero(&start);
     if is_blank {
         return Ok(());
     }

@@ -4,6 +4,7 @@
 
 use butterfs_check::{Options, Report, check};
 use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_testkit::scratch::load;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -205,31 +206,12 @@ pub fn cached(test: &str) -> Option<Arc<MemoryDevice>> {
     let options = ["-R", "^free-space-tree", "-O", "^block-group-tree"];
     let options = if knows_block_group_tree() { &options[..] } else { &options[..2] };
     fill(&scratch, 2 << 30, options, "loop,noatime,space_cache=v1,max_inline=0", CACHED);
-    let device = MemoryDevice::new(2 << 30);
-    copy_content(&scratch.0.join("image"), &device);
-    Some(Arc::new(device))
+    Some(Arc::new(load(&scratch.0.join("image"))))
 }
 
 fn knows_block_group_tree() -> bool {
     let listed = Command::new("mkfs.btrfs").args(["-O", "list-all"]).output().expect("mkfs.btrfs runs");
     String::from_utf8_lossy(&[listed.stdout, listed.stderr].concat()).contains("block-group-tree")
-}
-
-/// Copies what is not zero.
-fn copy_content(from: &Path, to: &MemoryDevice) {
-    use std::io::Read;
-    let mut file = std::fs::File::open(from).expect("it was made");
-    let (mut piece, mut at) = (vec![0; 1 << 20], 0);
-    loop {
-        let len = file.read(&mut piece).expect("it can be read");
-        if len == 0 {
-            return;
-        }
-        if piece[..len].iter().any(|byte| *byte != 0) {
-            to.write_at(at, &piece[..len]).expect("memory can be written");
-        }
-        at += len as u64;
-    }
 }
 
 fn fill(scratch: &Scratch, bytes: u64, options: &[&str], mount_options: &str, script: &str) {

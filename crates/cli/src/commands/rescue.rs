@@ -14,6 +14,7 @@ mod zero_log;
 
 use super::{Run, subcommands};
 use crate::error::CliError;
+use crate::report;
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use butterfs_rescue::wreck::{Opening, Wreck};
 use clap::Subcommand;
@@ -40,6 +41,7 @@ subcommands! {
 fn open_for_writing(paths: &[PathBuf], opening: Opening) -> Result<(Vec<Arc<dyn BlockDevice>>, Wreck), CliError> {
     let devices = writable(paths)?;
     let wreck = Wreck::open(devices.clone(), opening).map_err(failed)?;
+    wreck.cautions.iter().for_each(|note| report::warn(note));
     Ok((devices, wreck))
 }
 

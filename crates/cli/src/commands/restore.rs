@@ -125,6 +125,8 @@ pub struct Args {
     places: Vec<PathBuf>,
 }
 
+/// A hint.
+const SCAN: &str = "'butterfs rescue scan DEVICE --map FILE' finds what is left of it, and '--map FILE' uses that";
 /// How much an image has room for beside what the source used.
 const IMAGE_ROOM: u64 = 256 << 20;
 
@@ -139,7 +141,7 @@ impl Run for Args {
             writeln!(out, "This is a dry-run, no files are going to be restored")?;
         }
         let wreck = self.source.open(&devices, self.super_copy)?;
-        wreck.notes.iter().for_each(|note| report::warn(note));
+        wreck.notes.iter().chain(&wreck.cautions).for_each(|note| report::warn(note));
         if self.list_roots {
             return roots::list(&wreck, self.root_tree(&wreck)?, format, out);
         }
@@ -225,15 +227,15 @@ impl Args {
         let located = self.fs_location.and_then(|at| Roots::at(wreck, at)).map(|(tree, _)| tree);
         let tree = self.root_id.map(TreeId).or(located).unwrap_or(TreeId::FS);
         let Some(root) = roots.trees.get(&tree) else {
-            return Err(CliError::failed(format!("failed to read root {tree}: No such file or directory")));
+            let error = CliError::failed(format!("failed to read root {tree}: No such file or directory"));
+            return Err(if wreck.index().is_some() { error } else { error.hint(SCAN) });
         };
         let view = Tree::new(wreck, root.root);
         // Other subvolumes may be sound.
         let has_others = self.all && tree == TreeId::FS && roots.subvolumes().count() > 1;
         if !view.has_root() && root.root.at != 0 && wreck.index().is_none() && !has_others {
-            return Err(CliError::failed(format!("the root of tree {tree} at {} cannot be read", root.root.at)).hint(
-                "'butterfs rescue scan DEVICE --map FILE' finds what is left of it, and '--map FILE' uses that",
-            ));
+            let error = CliError::failed(format!("the root of tree {tree} at {} cannot be read", root.root.at));
+            return Err(error.hint(SCAN));
         }
         if !self.find_dir {
             return Ok((tree, ROOT_DIRECTORY));
@@ -325,11 +327,9 @@ impl Args {
         let finished = sink.finish();
         sink.complaints().iter().for_each(|sentence| report::warn(sentence));
         teller.end()?;
-        let summary = ran?;
-        match finished {
-            Err(error) if summary.ended.is_none() => Err(failed(error)),
-            _ => Ok(summary),
-        }
+        let mut summary = ran?;
+        summary.ended = summary.ended.or(finished.err().map(|error| error.to_string()));
+        Ok(summary)
     }
 
     /// Restores from one state.

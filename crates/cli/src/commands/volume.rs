@@ -8,7 +8,7 @@ use crate::moments;
 use crate::output::{self, Format};
 use crate::progress::{Progress, Unit};
 use crate::report;
-use butterfs_device::BlockDevice;
+use butterfs_device::{BlockDevice, is_zero};
 use butterfs_remote::manage::{self, Garbage};
 use butterfs_remote::{ObjectDevice, Options};
 use butterfs_store::{Kind, Store};
@@ -270,7 +270,7 @@ fn copy(
         let part = &mut buf[..COPIED.min(len - at) as usize];
         device.read_at(at, part).map_err(|error| CliError::failed(error.to_string()))?;
         for (index, block) in part.chunks(64 << 10).enumerate() {
-            if block.iter().any(|byte| *byte != 0) {
+            if !is_zero(block) {
                 file.write_all_at(block, at + index as u64 * (64 << 10)).map_err(|error| failed(&error))?;
             }
         }

@@ -10,6 +10,7 @@ use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
 use crate::space::Stream;
 use crate::transaction::{BlockSource, DataReservation, Handle, Reserve, without_waiting};
+use butterfs_device::is_zero;
 use butterfs_ondisk::items::inode_flags;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -174,7 +175,7 @@ impl Files {
         let span = self.sectors_of(range);
         let current = self.sectors(inode, &span)?;
         let part = &current[(range.start - span.start) as usize..(range.end - span.start) as usize];
-        Ok(part.iter().all(|&byte| byte == 0))
+        Ok(is_zero(part))
     }
 
     /// Drops some extents of whole sectors; returns how far it came.

@@ -6,6 +6,7 @@ use crate::file_extent::ExtentKind;
 use crate::inode::Inode;
 use crate::inode::attr::mode;
 use crate::transaction::{DataReservation, Reserve};
+use butterfs_device::is_zero;
 use butterfs_ondisk::items::inode_flags;
 use std::ops::Range;
 use std::sync::Arc;
@@ -247,7 +248,7 @@ impl Files {
         }
         let mut content = self.sectors_on_disk(inode, &sector)?;
         let tail = &mut content[(size - start) as usize..];
-        let stale = tail.iter().any(|&byte| byte != 0);
+        let stale = !is_zero(tail);
         tail.fill(0);
         Ok((stale || inline).then_some(content))
     }

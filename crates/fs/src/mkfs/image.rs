@@ -9,7 +9,7 @@ use super::blocks::{PlacedTree, leaves};
 use super::superblock::superblock;
 use super::trees::{FilesystemSpec, GENERATION};
 use crate::error::{Error, Result};
-use butterfs_device::BlockDevice;
+use butterfs_device::{BlockDevice, is_zero};
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN};
 use butterfs_ondisk::{Generation, Level, Logical};
 use butterfs_tree::{BlockIdentity, Node};
@@ -36,13 +36,15 @@ pub fn wipe(device: &dyn BlockDevice, len: u64) -> Result<()> {
 /// Makes `range` zero. What is zero already is not written, which keeps a sparse file sparse.
 fn zero(device: &dyn BlockDevice, range: Range<u64>) -> Result<()> {
     let mut piece = vec![0; PIECE as usize];
-    for start in range.clone().step_by(PIECE as usize) {
-        let piece = &mut piece[..PIECE.min(range.end - start) as usize];
-        read(device, start, piece)?;
-        if piece.iter().any(|byte| *byte != 0) {
+    let mut at = device.next_data(range.start);
+    while at < range.end {
+        let piece = &mut piece[..PIECE.min(range.end - at) as usize];
+        read(device, at, piece)?;
+        if !is_zero(piece) {
             piece.fill(0);
-            write(device, start, piece)?;
+            write(device, at, piece)?;
         }
+        at = device.next_data(at + piece.len() as u64);
     }
     Ok(())
 }

@@ -6,7 +6,6 @@ use butterfs_fs::{Caller, Env, Filesystem, InodeId, Options};
 pub use butterfs_testkit::engine::quiet_env;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::{kernel, requirement};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -132,24 +131,11 @@ impl World {
     pub fn finish(self, name: &str) -> (Scratch, std::path::PathBuf) {
         self.fs.shutdown().expect("shutdown");
         let scratch = Scratch::new(name);
-        let image = scratch.join("image");
-        write_sparse(&self.device, &image);
+        let image = scratch.image("image", &*self.device);
         if requirement::programs(name, &["btrfs"]) {
             kernel::check_all(&image);
         }
         (scratch, image)
-    }
-}
-
-fn write_sparse(device: &MemoryDevice, path: &Path) {
-    let file = std::fs::File::create(path).expect("a scratch file");
-    file.set_len(device.len()).expect("a sparse file");
-    let mut buffer = vec![0; 1 << 20];
-    for at in (0..device.len()).step_by(1 << 20) {
-        device.read_at(at, &mut buffer).expect("memory");
-        if buffer.iter().any(|&byte| byte != 0) {
-            file.write_all_at(&buffer, at).expect("room for the image");
-        }
     }
 }
 

@@ -9,7 +9,6 @@ use butterfs_testkit::judge::{judge, text};
 use butterfs_testkit::kernel;
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -130,19 +129,7 @@ pub fn assert_clean(devices: &[Arc<MemoryDevice>], test: &str) {
 
 /// The devices as image files.
 pub fn files(scratch: &Scratch, devices: &[Arc<MemoryDevice>]) -> Vec<PathBuf> {
-    let write = |(number, device): (usize, &Arc<MemoryDevice>)| {
-        let path = scratch.sparse_file(&format!("image{number}"), device.len());
-        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-        let mut piece = vec![0; 1 << 20];
-        for at in (0..device.len()).step_by(1 << 20) {
-            let len = piece.len().min((device.len() - at) as usize);
-            device.read_at(at, &mut piece[..len]).unwrap();
-            if piece[..len].iter().any(|&byte| byte != 0) {
-                file.write_all_at(&piece[..len], at).unwrap();
-            }
-        }
-        path
-    };
+    let write = |(number, device): (usize, &Arc<MemoryDevice>)| scratch.image(&format!("image{number}"), &**device);
     devices.iter().enumerate().map(write).collect()
 }
 

@@ -4,10 +4,9 @@ use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::{Attr, Caller, Env, Errno, Filesystem, InodeId, Options, Result};
 use butterfs_testkit::engine::quiet_env;
-use std::io::Write;
-use std::process::Command;
+use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::{kernel, requirement};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Root without a umask.
 pub const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
@@ -117,35 +116,9 @@ impl World {
 
 /// `btrfs check` finds nothing.
 pub fn judge(device: &MemoryDevice) {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let path = std::env::temp_dir().join(format!("butterfs-names-{}-{number}.img", std::process::id()));
-    write_sparse(device, &path);
-    let checked = Command::new("btrfs").args(["check", "--check-data-csum"]).arg(&path).output();
-    match checked {
-        Ok(output) => {
-            let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
-            let clean = output.status.success() && said.contains("no error found") && !said.contains("ERROR");
-            assert!(clean, "btrfs check {}:\n{said}", path.display());
-        }
-        Err(_) => {
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "CI does not skip btrfs check");
-            let _ = writeln!(std::io::stderr(), "SKIPPED: btrfs check of a test's image: needs the program btrfs");
-        }
-    }
-    let _ = std::fs::remove_file(path);
-}
-
-fn write_sparse(device: &MemoryDevice, path: &std::path::Path) {
-    use std::os::unix::fs::FileExt;
-    let file = std::fs::File::create(path).expect("a temporary file");
-    file.set_len(device.len()).expect("a sparse file");
-    let mut buffer = vec![0; 1 << 20];
-    for at in (0..device.len()).step_by(buffer.len()) {
-        device.read_at(at, &mut buffer).expect("memory");
-        if buffer.iter().any(|byte| *byte != 0) {
-            file.write_all_at(&buffer, at).expect("write");
-        }
+    if requirement::programs("btrfs check of a test's image", &["btrfs"]) {
+        let scratch = Scratch::new("names");
+        kernel::check_all(&scratch.image("image", device));
     }
 }
 

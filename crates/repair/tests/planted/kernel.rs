@@ -2,7 +2,7 @@
 //! checked again.
 
 use super::{devices, options, plants, support};
-use butterfs_device::{BlockDevice, FileDevice, MemoryDevice};
+use butterfs_device::{BlockDevice, FileDevice, MemoryDevice, copy_content};
 use butterfs_ondisk::TreeId;
 use butterfs_repair::{apply, plan};
 use butterfs_testkit::editor::Editor;
@@ -37,7 +37,7 @@ const LOSSES: &[(&str, usize)] = &[
 pub fn write_image(device: &MemoryDevice, path: &Path) {
     let _ = std::fs::remove_file(path);
     let file = FileDevice::create(path, device.len()).expect("an image can be made");
-    device.copy_to(&file).expect("the image can be written");
+    copy_content(device, &file).expect("the image can be written");
     file.flush().expect("the image can be flushed");
 }
 

@@ -4,7 +4,7 @@
 #[path = "../../../check/tests/support/mod.rs"]
 mod support;
 
-use butterfs_device::{BlockDevice, FileDevice, MemoryDevice};
+use butterfs_device::{BlockDevice, FileDevice, MemoryDevice, copy_content};
 use butterfs_ondisk::TreeId;
 use butterfs_repair::{Options, apply, plan, undo};
 use butterfs_testkit::editor::Editor;
@@ -71,7 +71,7 @@ fn check(base: &Arc<MemoryDevice>, seed: u64) -> Result<(), String> {
     let scratch = support::Scratch::new(&format!("repair-random-{seed}"));
     let path = scratch.0.join("image");
     let image = FileDevice::create(&path, damaged.len()).expect("an image can be made");
-    damaged.copy_to(&image).expect("the image can be written");
+    copy_content(&*damaged, &image).expect("the image can be written");
     drop(image);
     for verdict in judge_all(&path) {
         if !verdict.clean {

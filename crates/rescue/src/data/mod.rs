@@ -65,6 +65,8 @@ pub struct Outcome {
     pub checksums_lost: u64,
     /// Of those without a checksum, the ones whose copies differ: nothing tells which copy is right.
     pub disputed: u64,
+    /// Of those without a checksum, the ones of a deleted file: other files may have had their place since.
+    pub unconfirmed: u64,
     /// Bytes that do not fit.
     pub damaged: u64,
     /// Of these, the ones whose place other files have got since.
@@ -87,7 +89,7 @@ impl Outcome {
         let sum = |numbers: &[u64]| numbers.iter().fold(0u64, |sum, number| sum.saturating_add(*number));
         let bad = sum(&[self.damaged, self.missing, self.bad_items, self.lost_blocks]);
         match (bad, sum(&[self.verified, self.unverified, self.damaged]), self.unverified) {
-            (0, _, _) if !self.doubts.is_none() || self.disputed > 0 => Grade::Doubtful,
+            (0, _, _) if !self.doubts.is_none() || self.disputed > 0 || self.unconfirmed > 0 => Grade::Doubtful,
             (0, _, 0) => Grade::Verified,
             (0, _, _) => Grade::Unverified,
             (_, 0, _) => Grade::Lost,
@@ -120,6 +122,10 @@ impl Outcome {
             let bytes = self.disputed;
             let begin = if self.damaged + self.missing > 0 { String::new() } else { first };
             reasons.push(format!("the copies of {bytes} bytes differ, and nothing tells which one is right{begin}"));
+        }
+        if self.unconfirmed > 0 {
+            let bytes = self.unconfirmed;
+            reasons.push(format!("{bytes} bytes have no checksum, and other files may have had their place since"));
         }
         reasons.extend(self.doubts.reasons());
         reasons
@@ -220,6 +226,7 @@ impl<'a> Reader<'a> {
             result = result.and_then(|()| self.read_extent(content, rest, &[], &mut outcome, take));
         }
         outcome.checksums_lost = if content.has_no_checksums { 0 } else { outcome.unverified };
+        outcome.unconfirmed = if self.since.is_some() { outcome.unverified } else { 0 };
         result.map(|()| outcome)
     }
 
@@ -329,7 +336,8 @@ impl<'a> Reader<'a> {
             sums if sums.iter().any(|sum| wreck.checksum().matches(part, sum)) => Sector::Verified,
             _ => Sector::Damaged,
         };
-        if wreck.volume().read_copy(at, 0, &mut bytes).is_ok() {
+        let is_old = |copy: usize, place: Logical| wreck.is_on_device_behind(place, copy);
+        if !wreck.has_devices_behind() && wreck.volume().read_copy(at, 0, &mut bytes).is_ok() {
             for (number, part) in bytes.chunks(sector).enumerate() {
                 states[number] = judge(part, &sums[number]);
             }
@@ -339,7 +347,9 @@ impl<'a> Reader<'a> {
         let mut part = vec![0; sector];
         for number in 0..states.len() {
             let place = Logical(at.0 + (number * sector) as u64);
-            for copy in 0..wreck.volume().copies(place) {
+            let mut copies: Vec<usize> = (0..wreck.volume().copies(place)).collect();
+            copies.sort_by_key(|copy| is_old(*copy, place));
+            for copy in copies {
                 if matches!(states[number], Sector::Verified | Sector::Unverified) {
                     break;
                 }
@@ -380,7 +390,7 @@ impl<'a> Reader<'a> {
             return;
         }
         let mut other = vec![0; bytes.len()];
-        for copy in 0..copies {
+        for copy in (0..copies).filter(|copy| !self.tree.wreck.is_on_device_behind(at, *copy)) {
             let is_read = volume.read_copy(at, copy, &mut other).is_ok();
             for (number, state) in states.iter_mut().enumerate().filter(|(_, state)| **state == Sector::Unverified) {
                 let (inside, place) = (number * sector, Logical(at.0 + (number * sector) as u64));

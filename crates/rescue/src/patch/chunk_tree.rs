@@ -61,6 +61,7 @@ pub fn plan(wreck: &Wreck) -> Result<Plan> {
         }
     }
     plan.items = device_items(wreck, &extents);
+    name_devices(&mut plan);
     plan.is_sound = is_sound(wreck, &plan);
     if !plan.is_sound {
         plan.places = blocks_of_chunk_tree(&roots, wreck)?;
@@ -110,6 +111,20 @@ fn device_items(wreck: &Wreck, extents: &Extents) -> Vec<DevItem> {
         item.bytes_used = own.fold(0u64, |sum, extent| sum.saturating_add(extent.2)).into();
     }
     items.into_values().collect()
+}
+
+/// Gives the stripes the UUIDs of their devices, which a mount compares: a chunk known from device extents has none.
+fn name_devices(plan: &mut Plan) {
+    let uuids: BTreeMap<u64, [u8; 16]> = plan.items.iter().map(|item| (item.devid.get(), item.uuid)).collect();
+    for chunk in &mut plan.chunks {
+        for stripe in &mut chunk.stripes {
+            match uuids.get(&stripe.device.0) {
+                Some(uuid) => stripe.dev_uuid = *uuid,
+                None if stripe.dev_uuid != [0; 16] => {}
+                None => plan.lost.push(format!("chunk {}: nothing names device {}", chunk.start, stripe.device)),
+            }
+        }
+    }
 }
 
 /// Whether the chunk tree on disk can be read, and has all of this.

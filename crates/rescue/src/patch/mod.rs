@@ -16,6 +16,7 @@ pub mod sizes;
 pub mod sums;
 pub mod supers;
 
+use crate::superblocks;
 use crate::wreck::Wreck;
 use crate::{Error, Result, error};
 use butterfs_device::BlockDevice;
@@ -70,14 +71,20 @@ impl<'a> Writer<'a> {
     }
 
     /// Makes this the superblock of all devices, in all copies; each keeps its own device item, changed by `change`.
+    /// Devices that have missed commits keep their older one: it is what tells that.
     pub fn write_superblock(&self, sb: &Superblock, change: &dyn Fn(&mut DevItem)) -> Result<()> {
         let items = self.wreck.device_items().iter().zip(self.devices);
-        let members = items.filter_map(|(item, device)| {
-            let mut item = (*item)?;
+        let mut members = Vec::new();
+        for (mut item, device) in items.filter_map(|(item, device)| Some(((*item)?, device))) {
+            let before = item;
             change(&mut item);
-            Some((item, device.clone()))
-        });
-        let volume = Volume::of_devices(members.collect());
+            if !self.wreck.is_behind(DeviceId(item.devid.get())) {
+                members.push((item, device.clone()));
+            } else if item != before {
+                return error(superblocks::behind_note(&**device));
+            }
+        }
+        let volume = Volume::of_devices(members);
         volume.write_superblock(sb).map_err(|failed| Error(failed.to_string()))?;
         let told = volume.take_messages();
         told.into_iter().next().map_or(Ok(()), error)

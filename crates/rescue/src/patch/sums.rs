@@ -85,37 +85,44 @@ fn name(wreck: &Wreck, roots: &Roots, found: &mut [Bad]) {
     }
 }
 
-/// Declares what one copy of a sector holds right: its checksum becomes the sector's.
-pub fn accept(wreck: &Wreck, devices: &[Arc<dyn BlockDevice>], at: Logical, mirror: u32) -> Result<()> {
-    let sector = wreck.sectorsize();
+/// Declares what one copy of these sectors holds right: its checksums become theirs.
+pub fn accept(wreck: &Wreck, devices: &[Arc<dyn BlockDevice>], sectors: &[Logical], mirror: u32) -> Result<()> {
+    let (sector, width) = (wreck.sectorsize(), wreck.checksum().len());
+    let mut wanted: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     let mut bytes = vec![0; sector as usize];
-    let copy = (mirror as usize).checked_sub(1).filter(|copy| *copy < wreck.volume().copies(at));
-    let copy = copy.ok_or_else(|| Error(format!("there is no mirror {mirror} of {at}")))?;
-    wreck.volume().read_copy(at, copy, &mut bytes).map_err(|failed| Error(failed.to_string()))?;
-    let width = wreck.checksum().len();
-    let digest = wreck.checksum().digest(&bytes);
+    for at in sectors {
+        let copy = (mirror as usize).checked_sub(1).filter(|copy| *copy < wreck.volume().copies(*at));
+        let copy = copy.ok_or_else(|| Error(format!("there is no mirror {mirror} of {at}")))?;
+        wreck.volume().read_copy(*at, copy, &mut bytes).map_err(|failed| Error(failed.to_string()))?;
+        wanted.insert(at.0, wreck.checksum().digest(&bytes)[..width].to_vec());
+    }
     let root = Roots::assemble(wreck).checksums().ok_or_else(|| Error("the checksum tree is lost".to_owned()))?;
+    // Leaves that change, each with all of its changes: nothing of it is read again.
     let mut leaves = Vec::new();
-    Tree::new(wreck, root).blocks(&mut |block, expect| {
-        let is_before = expect.window.from.offset <= at.0;
-        let is_behind = expect.window.end.is_some_and(|end| end.offset <= at.0 && end.kind == KeyType::EXTENT_CSUM);
-        if block.node.is_leaf() && is_before && !is_behind {
-            leaves.push(block.node.clone());
-        }
-        is_before && !is_behind
-    });
-    let writer = Writer::new(wreck, devices)?;
-    for mut leaf in leaves {
-        for slot in 0..leaf.nritems() {
-            let (key, len) = (leaf.key(slot), leaf.item_len(slot) as u64 / width as u64 * sector);
-            let inside =
-                at.0.checked_sub(key.offset).filter(|inside| *inside < len && key.kind == KeyType::EXTENT_CSUM);
-            if let Some(inside) = inside {
-                let start = (inside / sector) as usize * width;
-                leaf.item_mut(slot)[start..start + width].copy_from_slice(&digest[..width]);
-                return write_sealed(&writer, wreck, leaf.at(), &leaf);
+    Tree::new(wreck, root).blocks(&mut |block, _| {
+        if block.node.is_leaf() {
+            let mut leaf = block.node.clone();
+            let before = wanted.len();
+            for slot in 0..leaf.nritems() {
+                let (key, len) = (leaf.key(slot), leaf.item_len(slot) as u64 / width as u64 * sector);
+                let range = key.offset..key.offset.saturating_add(len);
+                let inside = wanted.range(range).filter(|_| key.kind == KeyType::EXTENT_CSUM);
+                let inside: Vec<(u64, Vec<u8>)> = inside.map(|(at, digest)| (*at, digest.clone())).collect();
+                for (at, digest) in inside {
+                    let start = ((at - key.offset) / sector) as usize * width;
+                    leaf.item_mut(slot)[start..start + width].copy_from_slice(&digest);
+                    wanted.remove(&at);
+                }
+            }
+            if wanted.len() < before {
+                leaves.push(leaf);
             }
         }
+        !wanted.is_empty()
+    });
+    if let Some(at) = wanted.keys().next() {
+        return error(format!("{at} has no checksum"));
     }
-    error(format!("{at} has no checksum"))
+    let writer = Writer::new(wreck, devices)?;
+    leaves.iter().try_for_each(|leaf| write_sealed(&writer, wreck, leaf.at(), leaf))
 }

@@ -1,6 +1,7 @@
 //! Copies of the superblock from a good one.
 //!
-//! The newest valid copy is written to all places where none is valid, and over valid ones of older generations.
+//! The newest valid copy is written to all places where none is valid, and over valid ones of older generations; but a
+//! device that has missed commits keeps its own.
 
 use super::Writer;
 use crate::superblocks::{self, SuperblockCopy};
@@ -30,14 +31,18 @@ pub fn plan(devices: &[Arc<dyn BlockDevice>]) -> Result<Plan> {
     let is_good = |copy: &&SuperblockCopy| {
         copy.content.as_ref().is_ok_and(|own| own.fsid == sb.fsid && own.generation == sb.generation)
     };
-    let has_place = |copy: &&SuperblockCopy| copy.at.0 + 4096 < devices[copy.device].len();
+    let has_place = |copy: &&SuperblockCopy| {
+        copy.at.0 + 4096 < devices[copy.device].len() && !superblocks::is_behind(&copies, copy.device, sb)
+    };
     let shown = |copy: &SuperblockCopy| (devices[copy.device].name(), copy.at.0);
     let (good, bad): (Vec<_>, Vec<_>) = copies.iter().filter(has_place).partition(is_good);
     let (good, bad) = (good.into_iter().map(shown).collect(), bad.into_iter().map(shown).collect());
     Ok(Plan { good, bad, superblock: *sb })
 }
 
-/// Writes the superblock to all places.
+/// Writes the superblock to all places. The wreck is one of these devices, and knows the log.
 pub fn apply(plan: &Plan, wreck: &Wreck, devices: &[Arc<dyn BlockDevice>]) -> Result<()> {
-    Writer::new(wreck, devices)?.write_superblock(&plan.superblock, &|_| ())
+    let (log_root, log_root_level) = (wreck.superblock().log_root, wreck.superblock().log_root_level);
+    let sb = Superblock { log_root, log_root_level, ..plan.superblock };
+    Writer::new(wreck, devices)?.write_superblock(&sb, &|_| ())
 }

@@ -77,6 +77,8 @@ pub struct Restorer<'a> {
     made: std::collections::HashSet<Vec<Vec<u8>>>,
     /// An older state is what is wanted.
     expects_older: bool,
+    /// Something was there that is selected.
+    is_reached: bool,
     summary: Summary,
 }
 
@@ -129,15 +131,21 @@ impl<'a> Restorer<'a> {
             places: Vec::new(),
             made: Default::default(),
             expects_older: false,
+            is_reached: false,
             summary: Summary::default(),
         }
     }
 
     /// Restores what lies below a directory of a subvolume.
     pub fn run(mut self, tree: TreeId, top: u64) -> io::Result<Summary> {
+        self.is_reached = self.selection.is_everything();
         let mut restored = self.walk(tree, top, &mut Vec::new(), true);
         if self.wanted.orphans && top == ROOT_DIRECTORY {
             restored = restored.and_then(|()| self.restore_unreached(tree));
+        }
+        if restored.is_ok() && !self.is_reached && self.summary.files == 0 {
+            let path = self.selection.path().to_vec();
+            self.give_up(&path, self.selection.unmet());
         }
         self.finish(restored)
     }
@@ -328,6 +336,7 @@ impl<'a> Restorer<'a> {
             // Nothing of it is wanted, nor lost.
             return self.pass_over(tree, &entry);
         }
+        self.is_reached |= self.selection.reaches(path);
         if is_renamed {
             (self.tell)(Event::Renamed(path, &entry.name));
         }

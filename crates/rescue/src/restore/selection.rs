@@ -22,7 +22,10 @@ impl Selection {
 
     /// Paths that match a pattern, which begin with a slash.
     pub fn matching(mut self, pattern: &str, ignores_case: bool) -> Result<Selection, regex::Error> {
-        self.pattern = Some(RegexBuilder::new(pattern).case_insensitive(ignores_case).size_limit(8 << 20).build()?);
+        // Names are bytes: they may be in any encoding, and have line breaks.
+        let mut builder = RegexBuilder::new(pattern);
+        builder.case_insensitive(ignores_case).unicode(false).dot_matches_new_line(true).size_limit(8 << 20);
+        self.pattern = Some(builder.build()?);
         Ok(self)
     }
 
@@ -35,6 +38,21 @@ impl Selection {
     pub fn takes(&self, path: &Path) -> bool {
         let on_the_way = path.iter().zip(&self.below).all(|(name, wanted)| name == wanted);
         on_the_way && self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(&text(path)))
+    }
+
+    /// Whether a path is one of those that are wanted, not only on the way to them.
+    pub fn reaches(&self, path: &Path) -> bool {
+        path.len() >= self.below.len() && self.takes(path)
+    }
+
+    /// The sentence for a run in which nothing is like that.
+    pub(super) fn unmet(&self) -> &'static str {
+        if self.pattern.is_some() { "no path matches the pattern" } else { "there is nothing at this path" }
+    }
+
+    /// The path whose subtree is wanted.
+    pub(super) fn path(&self) -> &Path {
+        &self.below
     }
 
     /// Whether a directory is made: those on the way are made too, so that what is below has a place.
@@ -68,6 +86,10 @@ mod tests {
             [("dir", true), ("dir/deep", true), ("dir/deep/x/y", true), ("dir/f", false), ("f", false)]
         {
             assert_eq!((pattern.takes(&path(text)), below.takes(&path(text))), (expected, expected), "{text}");
+        }
+        for name in [&b"/dir/deep/two\nlines"[..], b"/dir/deep/latin-\xe9", "/dir/deep/ünï".as_bytes()] {
+            let parts: Vec<Vec<u8>> = name[1..].split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
+            assert!(pattern.takes(&parts), "{name:?}");
         }
         let case = Selection::default().matching("^/DIR$", true).unwrap();
         assert!(case.takes(&path("dir")) && Selection::default().matching("(", false).is_err());

@@ -7,6 +7,7 @@
 //! Something that has the name already is compared, and counts as restored only where it is the same.
 
 use super::{Attributes, Incoming, Made, Moment, Path, Sink, is_safe};
+use butterfs_device::is_zero;
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
 };
@@ -408,7 +409,7 @@ fn is_hole(file: &File, start: u64, end: u64) -> bool {
             Err(_) => at,
         };
         let part = &mut bytes[..(64 << 10).min(end.saturating_sub(at)) as usize];
-        if file.read_exact_at(part, at).is_err() || part.iter().any(|byte| *byte != 0) {
+        if file.read_exact_at(part, at).is_err() || !is_zero(part) {
             return part.is_empty();
         }
         at += part.len() as u64;

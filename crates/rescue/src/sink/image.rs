@@ -18,10 +18,6 @@ pub struct Image {
     complaints: Vec<String>,
 }
 
-fn io_error(error: Error) -> io::Error {
-    io::Error::from_raw_os_error(error.errno().0)
-}
-
 fn time((sec, nsec): Moment) -> SetTime {
     SetTime::At(Time { sec, nsec: nsec.min(999_999_999) })
 }
@@ -42,6 +38,14 @@ impl Image {
         Ok(Image { filesystem: opened, last: None, complaints: Vec::new() })
     }
 
+    /// The engine's error; where it writes nothing any more, the reason of that.
+    fn failed(&self, error: Error) -> io::Error {
+        match self.filesystem.stopped() {
+            Some(why) => io::Error::new(io::ErrorKind::ReadOnlyFilesystem, why),
+            None => io::Error::from_raw_os_error(error.errno().0),
+        }
+    }
+
     fn directory_at(&mut self, path: &Path) -> io::Result<InodeId> {
         if path.is_empty() {
             return Ok(self.filesystem.root());
@@ -59,7 +63,7 @@ impl Image {
     fn find(&self, path: &Path) -> io::Result<InodeId> {
         let mut at = self.filesystem.root();
         for name in path {
-            let found = self.filesystem.lookup(at, name).map_err(io_error)?;
+            let found = self.filesystem.lookup(at, name).map_err(|error| self.failed(error))?;
             // Nobody else uses it, and nothing is deleted.
             self.filesystem.forget(found.id, 1);
             at = found.id;
@@ -79,7 +83,7 @@ impl Image {
                 Ok(Some(made.id))
             }
             Err(error) if error.errno() == Errno::EEXIST => Ok(None),
-            Err(error) => Err(io_error(error)),
+            Err(error) => Err(self.failed(error)),
         }
     }
 
@@ -91,7 +95,7 @@ impl Image {
             gid: Some(gid).filter(|gid| *gid != u32::MAX),
             ..SetAttr::default()
         };
-        self.filesystem.setattr(&ROOT, id, &owners).map_err(io_error)?;
+        self.filesystem.setattr(&ROOT, id, &owners).map_err(|error| self.failed(error))?;
         for (name, value) in &attributes.xattrs {
             if let Err(error) = self.filesystem.set_xattr(&ROOT, id, name, value, 0) {
                 let name = String::from_utf8_lossy(name);
@@ -104,7 +108,7 @@ impl Image {
             mtime: Some(time(attributes.mtime)),
             ..SetAttr::default()
         };
-        self.filesystem.setattr(&ROOT, id, &set).map(drop).map_err(io_error)
+        self.filesystem.setattr(&ROOT, id, &set).map(drop).map_err(|error| self.failed(error))
     }
 
     fn made(&mut self, path: &Path, attributes: &Attributes, made: Option<InodeId>) -> io::Result<Made> {
@@ -131,13 +135,13 @@ impl Sink for Image {
 
     fn file(&mut self, path: &Path, attributes: &Attributes, incoming: Incoming<'_>) -> io::Result<Made> {
         let Some(id) = self.make(path, attributes, &[])? else { return Ok(Made::Kept) };
-        let filesystem = self.filesystem.clone();
         let size = SetAttr { size: Some(incoming.size), ..SetAttr::default() };
-        filesystem.setattr(&ROOT, id, &size).map_err(io_error)?;
+        self.filesystem.setattr(&ROOT, id, &size).map_err(|error| self.failed(error))?;
         (incoming.fill)(&mut |offset, bytes| {
             let mut done = 0;
             while done < bytes.len() {
-                done += filesystem.write(id, offset + done as u64, &bytes[done..], false).map_err(io_error)?;
+                let written = self.filesystem.write(id, offset + done as u64, &bytes[done..], false);
+                done += written.map_err(|error| self.failed(error))?;
             }
             Ok(())
         })?;
@@ -166,12 +170,12 @@ impl Sink for Image {
                 Ok(Made::Yes)
             }
             Err(error) if error.errno() == Errno::EEXIST => Ok(Made::Kept),
-            Err(error) => Err(io_error(error)),
+            Err(error) => Err(self.failed(error)),
         }
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        self.filesystem.shutdown().map_err(io_error)
+        self.filesystem.shutdown().map_err(|error| self.failed(error))
     }
 
     fn complaints(&mut self) -> Vec<String> {

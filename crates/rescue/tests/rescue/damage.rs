@@ -2,17 +2,17 @@
 //! by class, and claims of no file, with a scan or without, what is not so.
 
 use crate::claims::{Kind, false_claims};
+use crate::made_by_kernel;
 use crate::opened::{plain, scanned};
 use crate::saved::{Contents, Hashing, Restored, below, by_btrfs_restore, by_kernel, by_us};
-use crate::{LEN, in_memory, made_by_kernel};
-use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
+use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_ondisk::{KeyType, Logical, TreeId};
 use butterfs_testkit::editor::Editor;
 use butterfs_testkit::kernel::KernelMount;
 use butterfs_testkit::progress::Progress;
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
-use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::scratch::{Scratch, load};
 use butterfs_testkit::watchdog::Watchdog;
 use butterfs_tree::Node;
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub struct Ground {
 
 impl Ground {
     pub fn of(image: &Path, earlier: &Path) -> Ground {
-        let base = in_memory(image);
+        let base = load(image);
         let (editor, _) = Editor::of_copy(&base);
         let copies = |at| editor.copies(at).into_iter().map(|(_, offset)| offset).collect::<Vec<u64>>();
         let mut trees = vec![TreeId::ROOT, TreeId::FS, TreeId::CSUM, TreeId::EXTENT, TreeId::DEV];
@@ -100,7 +100,7 @@ impl Ground {
             let found: Vec<usize> = (0..node.nritems()).filter(|slot| names_subvolume(&node, *slot)).collect();
             names.extend((!found.is_empty()).then_some((at, found)));
         }
-        let (base, earlier) = (in_memory(image), in_memory(earlier));
+        let (base, earlier) = (load(image), load(earlier));
         Ground { base, earlier, blocks, leaves, names, chunk_blocks, roots, data, nodesize }
     }
 
@@ -228,9 +228,7 @@ impl Ground {
 
     /// A file with the sound image.
     pub fn file(&self, scratch: &Scratch) -> PathBuf {
-        let file = scratch.sparse_file("damaged.img", LEN);
-        self.base.copy_to(&FileDevice::open(&file, &FileOptions::read_write()).unwrap()).unwrap();
-        file
+        scratch.image("damaged.img", &self.base)
     }
 
     /// Damages the file; returns the same image in memory.

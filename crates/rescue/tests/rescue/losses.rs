@@ -2,7 +2,7 @@
 
 use crate::opened::{plain, scanned};
 use crate::saved::{Contents, Hashing, below, by_us, everything};
-use crate::{file, in_memory, limit, made_by_kernel};
+use crate::{file, limit, made_by_kernel};
 use butterfs_device::{BlockDevice, FaultyDevice, MemoryDevice};
 use butterfs_ondisk::Logical;
 use butterfs_rescue::Wreck;
@@ -15,7 +15,7 @@ use butterfs_rescue::tree::Tree;
 use butterfs_rescue::undelete;
 use butterfs_testkit::kernel::KernelMount;
 use butterfs_testkit::requirement;
-use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::scratch::{Scratch, load};
 use butterfs_volume::{Layout, Piece};
 use std::collections::BTreeMap;
 use std::fs;
@@ -170,7 +170,7 @@ fn what_is_physically_there_comes_back() {
     }
     let scratch = Scratch::new(TEST);
     let (image, _) = made_by_kernel(&scratch);
-    let whole = in_memory(&image);
+    let whole = load(&image);
     let sound = plain(&[Arc::new(whole.snapshot()) as Arc<dyn BlockDevice>]).unwrap();
     let (all, files) = (by_us(&sound).0.contents, placed(&sound));
     let len = whole.len();

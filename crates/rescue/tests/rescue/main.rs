@@ -12,7 +12,7 @@ mod saved;
 mod sinks;
 mod trust;
 
-use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
+use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use butterfs_rescue::index::Limit;
 use butterfs_testkit::kernel::{KernelMount, mkfs, run_ok};
 use butterfs_testkit::rng::Rng;
@@ -95,18 +95,6 @@ fn fill(at: &Path, round: usize) {
     fs::remove_file(format!("{text}/subvolume/file3")).unwrap();
     fs::write(format!("{text}/subvolume/late"), noise(first + 800, 9000)).unwrap();
     run_ok(20, "btrfs", &["filesystem", "sync", &text]);
-}
-
-/// The bytes of an image file, in memory.
-fn in_memory(path: &Path) -> MemoryDevice {
-    let bytes = fs::read(path).unwrap();
-    let device = MemoryDevice::new(bytes.len() as u64);
-    for (number, part) in bytes.chunks(1 << 16).enumerate() {
-        if part.iter().any(|byte| *byte != 0) {
-            device.write_at((number << 16) as u64, part).unwrap();
-        }
-    }
-    device
 }
 
 fn file(path: &Path) -> Arc<dyn BlockDevice> {

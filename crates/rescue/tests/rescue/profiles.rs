@@ -1,7 +1,6 @@
 //! Every block of the chunk tree is lost, of every generation, on several devices: the order of stripes is proved by
 //! tree blocks and by checksums of data, and everything is restored.
 
-use crate::in_memory;
 use crate::opened::{plain, scanned};
 use crate::saved::{Contents, below, by_us};
 use butterfs_device::{BlockDevice, MemoryDevice};
@@ -11,7 +10,7 @@ use butterfs_rescue::Wreck;
 use butterfs_testkit::kernel::{KernelMount, run_ok};
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
-use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::scratch::{Scratch, load};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -66,7 +65,7 @@ fn filled(scratch: &Scratch, (data, trees, count): (&str, &str, usize)) -> (Vec<
     run_ok(20, "sync", &["-f", mount.path().to_str().expect("a text path")]);
     let all = below(mount.path());
     mount.finish();
-    (images.iter().map(|image| Arc::new(in_memory(image))).collect(), all)
+    (images.iter().map(|image| Arc::new(load(image))).collect(), all)
 }
 
 fn without_chunk_trees(devices: &[Arc<MemoryDevice>]) {

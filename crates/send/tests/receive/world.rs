@@ -9,8 +9,6 @@ use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::kernel::check_all;
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 
 pub const TOP: InodeId = InodeId::root_of(TreeId::FS);
@@ -130,20 +128,7 @@ impl World {
             return;
         }
         let scratch = Scratch::new(test);
-        let image = scratch.join("image");
-        write_sparse(&image, &self.device.to_bytes());
-        check_all(&image);
-    }
-}
-
-/// Zeros of a megabyte and more become holes.
-fn write_sparse(path: &Path, bytes: &[u8]) {
-    let file = std::fs::File::create(path).unwrap();
-    file.set_len(bytes.len() as u64).unwrap();
-    for (number, piece) in bytes.chunks(1 << 20).enumerate() {
-        if piece.iter().any(|byte| *byte != 0) {
-            file.write_all_at(piece, (number << 20) as u64).unwrap();
-        }
+        check_all(&scratch.image("image", &*self.device));
     }
 }
 

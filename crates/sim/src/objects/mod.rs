@@ -35,7 +35,7 @@ use crate::plan::Plan;
 use crate::run::{Beginning, Failure, Manner, Outcome, is_for_kernel, judge_cut, words};
 use crate::state::{self, Thorough};
 use crate::step::{Planned, Step};
-use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_device::{BlockDevice, MemoryDevice, is_zero};
 use butterfs_remote::{Limits, ObjectDevice, Options, make};
 use butterfs_store::{Kind, Store};
 use butterfs_testkit::model::ModelFs;
@@ -175,7 +175,7 @@ fn copied(device: &ObjectDevice) -> std::io::Result<(MemoryDevice, u64)> {
         let start = at - at % COPIED;
         let part = &mut buf[..COPIED.min(device.len() - start) as usize];
         device.read_at(start, part)?;
-        if part.iter().any(|byte| *byte != 0) {
+        if !is_zero(part) {
             disk.write_at(start, part)?;
             digest.update(&start.to_le_bytes());
             digest.update(part);

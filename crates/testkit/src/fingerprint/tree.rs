@@ -2,6 +2,7 @@
 
 use super::{ContentHash, Fingerprint, PathFingerprint};
 use crate::operation::{Kind, Moment};
+use crate::xattrs;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -112,26 +113,8 @@ fn of_statx(stat: &Statx, kind: Kind) -> PathFingerprint {
 }
 
 fn xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Errno> {
-    let list = answer(|list| rustix::fs::llistxattr(path, list))?;
-    let mut found = BTreeMap::new();
-    for name in list.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        found.insert(name.to_vec(), answer(|value| rustix::fs::lgetxattr(path, name, value))?);
-    }
-    Ok(found)
-}
-
-/// The bytes that a call puts into a buffer: a small one first, for most answers are short and there are many.
-fn answer(ask: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
-    let mut buffer = vec![0; 256];
-    let len = match ask(&mut buffer) {
-        Err(Errno::RANGE) => {
-            buffer = vec![0; 65536];
-            ask(&mut buffer)?
-        }
-        other => other?,
-    };
-    buffer.truncate(len);
-    Ok(buffer)
+    let names = xattrs::names(path)?.into_iter();
+    names.map(|name| xattrs::value(path, &name).map(|value| (name, value))).collect()
 }
 
 /// The data ranges according to SEEK_DATA and SEEK_HOLE.

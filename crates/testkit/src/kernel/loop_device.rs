@@ -1,7 +1,10 @@
 //! A loop device over an image file.
 
 use super::command::{run, run_ok};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Attached while it lives.
 #[derive(Debug)]
@@ -34,6 +37,22 @@ impl LoopDevice {
     /// `loop3`, as the kernel log names it.
     pub fn name(&self) -> &str {
         self.path.file_name().and_then(|name| name.to_str()).expect("losetup prints a path")
+    }
+
+    /// Waits until no filesystem has it; false when one still has after ten seconds. A mount namespace that was made
+    /// meanwhile, by fusermount3 or a server on an older kernel, holds what others unmount until it ends.
+    pub fn is_let_go(&self) -> bool {
+        let is_free = || {
+            let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+            rustix::fs::open(&self.path, flags, Mode::empty()).map(drop) != Err(Errno::BUSY)
+        };
+        (0..500).any(|_| {
+            let freed = is_free();
+            if !freed {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            freed
+        })
     }
 
     /// Bytes written to it, since before it was attached.

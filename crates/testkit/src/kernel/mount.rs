@@ -114,6 +114,7 @@ impl KernelMount {
         }
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         assert!(!mounts.contains(&format!(" {at} ")), "cannot unmount {at}");
+        assert!(self.devices.iter().all(LoopDevice::is_let_go), "somebody holds what was unmounted from {at}");
         let complaints = self.complaints();
         self.forget();
         complaints
@@ -129,6 +130,7 @@ impl Drop for KernelMount {
     fn drop(&mut self) {
         if !self.devices.is_empty() {
             unmount(&self.path);
+            self.devices.iter().for_each(|device| _ = device.is_let_go());
             self.give_back();
         }
         let _ = std::fs::remove_dir(&self.path);

@@ -3,16 +3,16 @@
 //! meanwhile.
 
 use crate::rig::{DEVICE_BYTES, in_memory, make, quiet, quiet_env, shared};
-use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
+use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::{Filesystem, Options};
 use butterfs_testkit::engine::device;
 use butterfs_testkit::judge::{judge, text};
 use butterfs_testkit::kernel::{KernelMount, LoopDevice, check_several, run, run_ok};
 use butterfs_testkit::library::ROOT;
 use butterfs_testkit::requirement;
-use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::scratch::{Scratch, load};
 use butterfs_testkit::watchdog::Watchdog;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 const COMMITS: usize = 6;
@@ -207,18 +207,6 @@ fn mirrored(scratch: &Scratch) -> Vec<PathBuf> {
     images
 }
 
-fn load(image: &Path) -> Arc<MemoryDevice> {
-    let (file, disk) = (FileDevice::open(image, &FileOptions::inspect()).unwrap(), MemoryDevice::new(DEVICE_BYTES));
-    let mut block = vec![0; 256 << 10];
-    for at in (0..DEVICE_BYTES).step_by(block.len()) {
-        file.read_at(at, &mut block).unwrap();
-        if block.iter().any(|byte| *byte != 0) {
-            disk.write_at(at, &block).unwrap();
-        }
-    }
-    Arc::new(disk)
-}
-
 fn write_by_kernel(images: &[PathBuf], options: &str, name: &str) {
     let mount = KernelMount::several(images, options);
     std::fs::write(mount.path().join(name), vec![name.len() as u8; 9000]).unwrap();
@@ -237,12 +225,12 @@ fn sides_written_by_the_kernel() {
     let scratch = Scratch::new("devices-split");
     let images = mirrored(&scratch);
     write_by_kernel(&images, "noatime", "common");
-    let start: Vec<_> = images.iter().map(|image| load(image)).collect();
+    let start: Vec<_> = images.iter().map(|image| Arc::new(load(image))).collect();
     let by_kernel = |index: usize, side: &str| {
         let mut states = vec![start[index].clone()];
         for number in 1..=COMMITS {
             write_by_kernel(&images[index..=index], "noatime,degraded", &format!("{side} {number}"));
-            states.push(load(&images[index]));
+            states.push(Arc::new(load(&images[index])));
         }
         states
     };

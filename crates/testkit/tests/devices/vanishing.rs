@@ -2,7 +2,7 @@
 //! work goes on and nothing of it is lost, with the device back or without it; else writing stops, and reading goes on.
 
 use crate::rig::{Layout, Work, in_memory, open, shared};
-use butterfs_device::{BlockDevice, Fault, FaultRule, FaultyDevice, MemoryDevice, Operation};
+use butterfs_device::{BlockDevice, Fault, FaultRule, FaultyDevice, MemoryDevice, Operation, is_zero};
 use butterfs_fs::Options;
 use butterfs_fs::options::Policies;
 use butterfs_testkit::library::{Library, ROOT};
@@ -160,7 +160,7 @@ fn spoil(disk: &MemoryDevice) -> usize {
     let mut block = vec![0; 4096];
     for at in (1 << 20..disk.len()).step_by(4096).filter(|at| *at != 64 << 20) {
         disk.read_at(at, &mut block).unwrap();
-        if block.iter().any(|byte| *byte != 0) {
+        if !is_zero(&block) {
             block[1000] ^= 4;
             disk.write_at(at, &block).unwrap();
             spoilt += 1;

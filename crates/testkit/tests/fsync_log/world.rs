@@ -7,7 +7,7 @@
 //! but times, extended attributes and links. `gone P`: nothing is there. `all`: everything is the model's. `size P n`,
 //! `links P n`: only that. `log` and `commit` say how the last `fsync` must have been done.
 
-use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
+use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::options::Policies;
 use butterfs_fs::{Env, Filesystem, Options};
 use butterfs_testkit::engine::Format;
@@ -132,11 +132,7 @@ impl World {
     /// The disk as a power cut now leaves it, checked after the kernel's replay.
     pub fn judge_by_kernel(&self, what: &str, expected: &str) {
         let scratch = Scratch::new("log");
-        let image = scratch.sparse_file("image", BYTES);
-        copy_onto(
-            &self.device.snapshot(),
-            &FileDevice::open(&image, &FileOptions::read_write()).expect("our own file"),
-        );
+        let image = scratch.image("image", &self.device.snapshot());
         let mount = KernelMount::try_new(&image, "noatime").unwrap_or_else(|error| panic!("{what}: {error}"));
         let shown = Fingerprint::of_tree(mount.path());
         assert_eq!(mount.finish(), [""; 0], "{what}");
@@ -157,18 +153,6 @@ fn short(print: &Fingerprint) -> Vec<String> {
         format!("{} {:?} size {} links {}", path.escape_ascii(), entry.kind, entry.size, entry.links)
     };
     print.entries.iter().map(line).collect()
-}
-
-/// Copies what is not zero.
-pub fn copy_onto(from: &dyn BlockDevice, to: &dyn BlockDevice) {
-    let mut buffer = vec![0; 64 << 10];
-    for offset in (0..from.len()).step_by(buffer.len()) {
-        let part = buffer.len().min((from.len() - offset) as usize);
-        from.read_at(offset, &mut buffer[..part]).expect("a good device");
-        if buffer[..part].iter().any(|byte| *byte != 0) {
-            to.write_at(offset, &buffer[..part]).expect("a good device");
-        }
-    }
 }
 
 fn parse(line: &str) -> Op {

@@ -2,7 +2,6 @@
 //! log, nothing is written, and reading without the log works. What passes for a log is replayed into a filesystem that
 //! our checker finds clean.
 
-use super::into_memory;
 use butterfs_device::{BlockDevice, MemoryDevice, Recorder};
 use butterfs_fs::options::Policies;
 use butterfs_fs::{Env, Filesystem, Options};
@@ -16,7 +15,7 @@ use butterfs_testkit::judge::judge_memory;
 use butterfs_testkit::library::{Library, ROOT};
 use butterfs_testkit::operation::{Object, Op, OperationTarget, RelPath};
 use butterfs_testkit::rng::Rng;
-use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::scratch::{Scratch, load};
 use butterfs_testkit::watchdog::Watchdog;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -27,7 +26,7 @@ const LINKS: &str = "generic-065-1.img";
 /// One image of the corpus in memory.
 fn image(test: &str, name: &str) -> Option<MemoryDevice> {
     let scratch = Scratch::new("hostile-log");
-    Some(into_memory(&super::unpacked(test, &scratch, name)?))
+    Some(load(&super::unpacked(test, &scratch, name)?))
 }
 
 fn open(device: Arc<dyn BlockDevice>, read_only: bool, no_log_replay: bool) -> Result<Filesystem, String> {

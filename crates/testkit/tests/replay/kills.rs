@@ -4,7 +4,7 @@
 //!
 //! One log for each format, written by the kernel: three subvolumes, each with a log.
 
-use super::{into_memory, kernels_replay, logs_in};
+use super::{kernels_replay, logs_in};
 use butterfs_device::{BlockDevice, Event, Kept, MemoryDevice, Recorder};
 use butterfs_fs::{AccessTimes, Env, Filesystem, Options};
 use butterfs_testkit::engine::{self, FORMATS, Format};
@@ -13,7 +13,7 @@ use butterfs_testkit::judge::{judge_memory, text};
 use butterfs_testkit::kernel::{KernelMount, check_all, run_ok};
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
-use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::scratch::{Scratch, load};
 use butterfs_testkit::script::Script;
 use butterfs_testkit::watchdog::Watchdog;
 use std::path::{Path, PathBuf};
@@ -112,7 +112,7 @@ fn part(rng: &mut Rng, event: &Event) -> Kept {
 }
 
 fn replays_alike(format: &Format, image: &Path, seed: u64) {
-    let base = into_memory(image);
+    let base = load(image);
     let expected = kernels_replay(image);
     let (recorder, ours) = record(&base);
     let found = differences(&expected, &ours, Compare::ALL);

@@ -12,13 +12,11 @@ mod ours;
 mod random;
 mod scenarios;
 
-use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_testkit::engine;
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::kernel::{KernelMount, run_ok};
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// The fingerprint after the kernel's replay. It sets the times of inodes that lose a name to its own time, which is
@@ -32,21 +30,6 @@ fn kernels_replay(image: &Path) -> Fingerprint {
         entry.ctime = entry.ctime.filter(|time| time.sec + 2 < now);
     }
     shown
-}
-
-/// An image file in memory. Holes are not read.
-fn into_memory(image: &Path) -> MemoryDevice {
-    let file = std::fs::File::open(image).expect("our own file");
-    let device = MemoryDevice::new(file.metadata().expect("our own file").len());
-    let mut at = 0;
-    while let Ok(data) = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
-        let end = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(data)).expect("a hole ends the data");
-        let mut bytes = vec![0; (end - data) as usize];
-        file.read_exact_at(&mut bytes, data).expect("our own file");
-        device.write_at(data, &bytes).expect("memory does not fail");
-        at = end;
-    }
-    device
 }
 
 /// The number of subvolumes that have a log.

@@ -2,7 +2,7 @@
 //! leaves is replayed by us and by the kernel, and both must keep the promise.
 
 use super::scenarios::{broken, part};
-use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
+use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::options::Policies;
 use butterfs_fs::{AccessTimes, Env, Filesystem, Options};
 use butterfs_testkit::engine::{FORMATS, Format};
@@ -229,24 +229,12 @@ fn judge(what: &str, scenarios: &[&Scenario], cut: &Cut) -> Vec<String> {
 /// The guarantees that are broken after our replay or the kernel's, and how many logs there were.
 fn judge_by_both(what: &str, scenarios: &[&Scenario], cut: &Cut) -> (Vec<String>, usize) {
     let scratch = Scratch::new("our-log");
-    let image = scratch.sparse_file("image", LEN);
-    copy_onto(&cut.disk, &FileDevice::open(&image, &FileOptions::read_write()).expect("our own file"));
+    let image = scratch.image("image", &cut.disk);
     let logs = super::logs_in(&image);
     let mut wrong = judge(what, scenarios, cut);
     wrong.extend(look("kernel", scenarios, cut, &super::kernels_replay(&image)));
     check_all(&image);
     (wrong, logs)
-}
-
-/// Copies what is not zero.
-fn copy_onto(from: &MemoryDevice, to: &dyn BlockDevice) {
-    let mut buffer = vec![0; 64 << 10];
-    for offset in (0..from.len()).step_by(buffer.len()) {
-        from.read_at(offset, &mut buffer).expect("memory does not fail");
-        if buffer.iter().any(|byte| *byte != 0) {
-            to.write_at(offset, &buffer).expect("our own file");
-        }
-    }
 }
 
 fn format_of(scenario: &Scenario) -> &'static Format {

@@ -3,7 +3,7 @@
 //! Commits come only with the last act of a step, so that a cut shows the state before or after the step it falls into,
 //! and nothing else.
 
-use butterfs_device::{BlockDevice, Event, FileDevice, FileOptions, Kept, MemoryDevice, Recorder};
+use butterfs_device::{BlockDevice, Event, Kept, MemoryDevice, Recorder};
 use butterfs_fs::{Caller, Env, Filesystem, InodeId, Options, TreeId};
 use butterfs_testkit::engine::{FORMATS, Format};
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
@@ -119,22 +119,9 @@ impl Recorded {
     }
 }
 
-/// Copies what is not zero.
-fn copy_onto(from: &dyn BlockDevice, to: &dyn BlockDevice) {
-    let mut buffer = vec![0; 64 << 10];
-    for offset in (0..from.len()).step_by(buffer.len()) {
-        from.read_at(offset, &mut buffer).expect("a good device");
-        if buffer.iter().any(|byte| *byte != 0) {
-            to.write_at(offset, &buffer).expect("a good device");
-        }
-    }
-}
-
 fn judge_by_progs(disk: &MemoryDevice) {
     let scratch = Scratch::new("subvolume-cut");
-    let image = scratch.sparse_file("image", IMAGE_BYTES);
-    copy_onto(disk, &FileDevice::open(&image, &FileOptions::read_write()).expect("our own file"));
-    check_all(&image);
+    check_all(&scratch.image("image", disk));
 }
 
 fn cut_everywhere(seed: u64, format: &Format) {

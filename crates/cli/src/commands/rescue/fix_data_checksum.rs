@@ -45,9 +45,10 @@ impl Run for Args {
         };
         let (devices, wreck) = open_for_writing(&self.devices, Opening::default())?;
         let found = sums::find(&wreck).map_err(failed)?;
-        for bad in found.iter().filter(|bad| self.logical.is_none_or(|logical| logical == bad.logical)) {
-            sums::accept(&wreck, &devices, Logical(bad.logical), mirror).map_err(failed)?;
-            let logical = bad.logical;
+        let listed = found.iter().map(|bad| Logical(bad.logical));
+        let wanted: Vec<Logical> = listed.filter(|at| self.logical.is_none_or(|logical| logical == at.0)).collect();
+        sums::accept(&wreck, &devices, &wanted, mirror).map_err(failed)?;
+        for logical in wanted {
             writeln!(out, "Csum item for logical {logical} updated using data from mirror {mirror}")?;
         }
         Ok(out.flush()?)

@@ -94,7 +94,7 @@ impl Run for Args {
         let opening =
             Opening { index: Some(index), identity: Some(identity), ignored_features: u64::MAX, ..Opening::default() };
         let wreck = Wreck::open(devices, opening).map_err(failed)?;
-        let mut notes = wreck.notes.clone();
+        let mut notes: Vec<String> = wreck.notes.iter().chain(&wreck.cautions).cloned().collect();
         if forgotten > 0 {
             notes.push(format!("memory did not suffice for blocks of generations before {forgotten} (--memory)"));
         }
