@@ -28,7 +28,7 @@ const LEISURE_LIMIT: Duration = Duration::from_secs(60 * 60);
 /// takes, so that a slow machine comes to the end too.
 const WHOLE_LIMIT: Duration = Duration::from_secs(90 * 60);
 /// Of one program at most so many failed tests are run again.
-const AGAIN_MOST: usize = 3;
+const AGAIN_MOST: usize = 6;
 
 /// Packages that are never published.
 const UNPUBLISHED: [&str; 5] = ["butterfs-bench", "butterfs-python", "butterfs-sim", "butterfs-testkit", "xtask"];
@@ -69,8 +69,8 @@ pub fn run(options: &Options) -> Result<bool, String> {
             quick_checks(&mut steps)?;
         }
         let (build, programs) = build_tests()?;
-        steps.push(announce(build));
-        steps.extend(installing.map(|thread| announce(outcome(thread))));
+        steps.push(announced(build));
+        steps.extend(installing.map(|thread| announced(outcome(thread))));
         Ok::<_, String>(programs)
     })?;
     let wanted = |program: &Program| options.only.as_ref().is_none_or(|text| program.name.contains(text.as_str()));
@@ -84,7 +84,7 @@ pub fn run(options: &Options) -> Result<bool, String> {
         Ok::<_, String>(())
     })?;
     if is_whole {
-        steps.extend(dist::packages_of(built("butterfs"))?.into_iter().map(announce));
+        steps.extend(dist::packages_of(built("butterfs"))?.into_iter().map(announced));
     }
     Ok(summary::print(&steps, std::env::var("CI").is_ok_and(|value| value == "true")))
 }
@@ -103,36 +103,36 @@ fn install() -> StepResult {
 
 /// Checks of seconds.
 fn quick_checks(steps: &mut Vec<StepResult>) -> Result<(), String> {
-    steps.push(announce(cargo("format", &["fmt", "--all", "--check"])?));
+    steps.push(announced(cargo("format", &["fmt", "--all", "--check"])?));
     let started = Instant::now();
     let violations = layering::violations()?;
     let mut step = StepResult::single("layering", started.elapsed(), None);
     step.passed = usize::from(violations.is_empty());
     step.failures = violations.into_iter().map(|violation| format!("layering: {violation}")).collect();
-    steps.push(announce(step));
+    steps.push(announced(step));
     let started = Instant::now();
     let violations = licences::violations()?;
     let mut step = StepResult::single("licences", started.elapsed(), None);
     step.passed = usize::from(violations.is_empty());
     step.failures = violations;
-    steps.push(announce(step));
+    steps.push(announced(step));
     let started = Instant::now();
     let mut step = StepResult::single("documents", started.elapsed(), None);
     step.failures = prose::violations();
     step.passed = usize::from(step.failures.is_empty());
-    steps.push(announce(step));
+    steps.push(announced(step));
     let started = Instant::now();
     let mut step = StepResult::single("public interface", started.elapsed(), None);
     step.failures = api::violations();
     step.passed = usize::from(step.failures.is_empty());
-    steps.push(announce(step));
+    steps.push(announced(step));
     let started = Instant::now();
     let compared = minimum_rust::compare();
     let mut step = StepResult::single("minimum Rust version", started.elapsed(), None);
     step.passed = usize::from(compared.violations.is_empty() && compared.skip.is_none());
     step.failures = compared.violations;
     step.skips = compared.skip.into_iter().map(|why| format!("minimum Rust version: {why}")).collect();
-    steps.push(announce(step));
+    steps.push(announced(step));
     Ok(())
 }
 
@@ -140,14 +140,14 @@ fn quick_checks(steps: &mut Vec<StepResult>) -> Result<(), String> {
 fn checks_by_compilers() -> Result<Vec<StepResult>, String> {
     let mut steps = Vec::new();
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    steps.push(announce(cargo("clippy", &clippy)?));
+    steps.push(announced(cargo("clippy", &clippy)?));
     let doc = ["--config", "build.rustdocflags=['-Dwarnings']", "doc", "--no-deps", "-p", "butterfs"];
-    steps.push(announce(cargo("documentation", &doc)?));
+    steps.push(announced(cargo("documentation", &doc)?));
     // Without the build of each package: all of them are built here anyway.
     let mut package = vec!["package", "--workspace", "--no-verify", "--allow-dirty", "--quiet"];
     UNPUBLISHED.iter().for_each(|name| package.extend(["--exclude", name]));
-    steps.push(announce(cargo("packages", &package)?));
-    steps.push(announce(doc_tests()?));
+    steps.push(announced(cargo("packages", &package)?));
+    steps.push(announced(doc_tests()?));
     Ok(steps)
 }
 
@@ -158,7 +158,12 @@ fn cargo_at_leisure() -> Command {
     command
 }
 
-fn announce(step: StepResult) -> StepResult {
+fn announced(step: StepResult) -> StepResult {
+    announce(&step);
+    step
+}
+
+fn announce(step: &StepResult) {
     let verdict = match (step.failures.is_empty(), step.skips.is_empty(), step.unsteady.is_empty()) {
         (false, _, _) => "FAILED",
         (true, _, false) => "ok when run again",
@@ -167,7 +172,6 @@ fn announce(step: StepResult) -> StepResult {
     };
     println!("{:<44} {verdict} ({:.1} s)", step.name, step.elapsed.as_secs_f64());
     step.failures.iter().for_each(|line| println!("    {line}"));
-    step
 }
 
 fn log_of(name: &str) -> PathBuf {
@@ -235,24 +239,29 @@ fn program_in(line: &str) -> Option<Program> {
     Some(Program { name: format!("{}/{target}", folder.file_name()?.to_string_lossy()), path, folder })
 }
 
-/// Runs all `programs`, in as many lanes as there are.
+/// Runs all `programs`, in as many lanes as there are; then what failed once more, alone.
 fn run_programs(mut programs: Vec<Program>, begun: Instant) -> Result<Vec<StepResult>, String> {
     let (started, work) = (Instant::now(), process::work());
     programs.sort_by_key(|program| FIRST.iter().position(|name| *name == program.name).unwrap_or(FIRST.len()));
     let (waiting, is_broken) = (Mutex::new(programs.into_iter()), AtomicBool::new(false));
     let run_lane = &|scratch: PathBuf| {
-        let mut steps = Vec::new();
+        let mut runs = Vec::new();
         while let Some(program) = next_of(&waiting).filter(|_| !is_broken.load(Ordering::Relaxed)) {
-            let step = if begun.elapsed() > WHOLE_LIMIT {
+            let run = if begun.elapsed() > WHOLE_LIMIT {
                 let late = format!("{}: not run, the whole has taken {} s", program.name, begun.elapsed().as_secs());
-                StepResult::single(&program.name, Duration::ZERO, Some(late))
+                let step = StepResult::single(&program.name, Duration::ZERO, Some(late));
+                Run { program, step, again: None }
             } else {
-                run_program(&program, &scratch).inspect_err(|_| is_broken.store(true, Ordering::Relaxed))?
+                run_program(program, &scratch).inspect_err(|_| is_broken.store(true, Ordering::Relaxed))?
             };
-            steps.push(announce(step));
+            match run.again {
+                Some(_) => println!("{:<44} failed; it is run again in the end", run.step.name),
+                None => announce(&run.step),
+            }
+            runs.push(run);
         }
         clean_up(&scratch);
-        Ok::<_, String>(steps)
+        Ok::<_, String>(runs)
     };
     let lanes: Result<Vec<_>, String> = std::thread::scope(|scope| {
         let lane = |number: u32| scope.spawn(move || run_lane(workspace::scratch().join(number.to_string())));
@@ -261,7 +270,7 @@ fn run_programs(mut programs: Vec<Program>, begun: Instant) -> Result<Vec<StepRe
     });
     let processors = process::work().saturating_sub(work).as_secs_f64() / started.elapsed().as_secs_f64();
     println!("test programs: {:.0} s, {processors:.1} processors at work", started.elapsed().as_secs_f64());
-    Ok(lanes?.into_iter().flatten().collect())
+    lanes?.into_iter().flatten().map(run_again).collect()
 }
 
 /// In a function, so that the lock is not held while the program runs.
@@ -269,41 +278,57 @@ fn next_of(waiting: &Mutex<impl Iterator<Item = Program>>) -> Option<Program> {
     waiting.lock().ok()?.next()
 }
 
-fn run_program(program: &Program, scratch: &Path) -> Result<StepResult, String> {
-    let (mut step, output) = run_tests(program, &[], scratch)?;
+/// A run of a test program.
+struct Run {
+    program: Program,
+    step: StepResult,
+    /// The failed tests that are to be run again; none of them stands for all.
+    again: Option<Vec<String>>,
+}
+
+fn run_program(program: Program, scratch: &Path) -> Result<Run, String> {
+    let (step, output) = run_tests(&program, &[], scratch)?;
     if step.failures.is_empty() {
-        return Ok(step);
+        return Ok(Run { program, step, again: None });
     }
     print!("{}", tail(&output, 80));
     clean_up(scratch);
-    let failed: Vec<&str> = output.lines().filter_map(summary::failed_test).collect();
-    // A program that ended without a result, or in which much fails, is not merely unsteady.
-    if failed.len() != step.failures.len() || failed.len() > AGAIN_MOST {
-        return Ok(step);
-    }
+    let failed: Vec<String> = output.lines().filter_map(summary::failed_test).map(str::to_owned).collect();
     // A test that ran for too long ended its program, so others did not run; it may have been the machine that stood
     // still.
     let was_ended = output.contains("still running after");
-    let (again, output) = run_tests(program, if was_ended { &[] } else { &failed }, scratch)?;
+    // A program that ended without a result, or in which much fails, is not merely unsteady.
+    let is_unsteady = failed.len() == step.failures.len() && failed.len() <= AGAIN_MOST;
+    let again = is_unsteady.then(|| if was_ended { Vec::new() } else { failed });
+    Ok(Run { program, step, again })
+}
+
+/// Runs failed tests again, with nothing beside them: a test may have met another one, or have had too little time.
+fn run_again(Run { program, mut step, again }: Run) -> Result<StepResult, String> {
+    let Some(names) = again else { return Ok(step) };
+    let scratch = workspace::scratch().join("again");
+    let (again, output) = run_tests(&program, &names, &scratch)?;
+    clean_up(&scratch);
     step.elapsed += again.elapsed;
-    if again.failures.is_empty() && again.passed >= failed.len() {
-        step.passed = if was_ended { again.passed } else { step.passed + again.passed };
+    if again.failures.is_empty() && again.passed >= step.failures.len() {
+        step.passed = if names.is_empty() { again.passed } else { step.passed + again.passed };
         step.unsteady = step.failures.drain(..).map(|line| format!("{}: {line}", program.name)).collect();
     } else {
         print!("{}", tail(&output, 80));
     }
+    announce(&step);
     Ok(step)
 }
 
-/// Runs all tests of a program, or those whose names are given.
-fn run_tests(program: &Program, names: &[&str], scratch: &Path) -> Result<(StepResult, String), String> {
+/// Runs all tests of a program, or those whose names are given, one after the other.
+fn run_tests(program: &Program, names: &[String], scratch: &Path) -> Result<(StepResult, String), String> {
     std::fs::create_dir_all(scratch).map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
     let mut command = Command::new(&program.path);
     command.current_dir(&program.folder).envs(tools::environment());
     command.env("BUTTERFS_BIN", built("butterfs")).env("BUTTERFS_SCRATCH", scratch);
     command.env("BUTTERFS_LIB", built("libbutterfs.so"));
     if !names.is_empty() {
-        command.arg("--exact").args(names);
+        command.args(["--test-threads", "1", "--exact"]).args(names);
     }
     let log = log_of(&if names.is_empty() { program.name.clone() } else { format!("{} again", program.name) });
     let ended = process::run(&mut command, &log, PROGRAM_LIMIT)?;

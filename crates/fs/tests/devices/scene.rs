@@ -11,6 +11,7 @@ use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Root without a umask.
 pub const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
@@ -31,11 +32,22 @@ pub fn dynamic(devices: &[Arc<MemoryDevice>]) -> Vec<Arc<dyn BlockDevice>> {
     devices.iter().map(|device| device.clone() as Arc<dyn BlockDevice>).collect()
 }
 
+/// A UUID that no other filesystem of this machine has. The kernel and btrfs-progs look for the devices of a filesystem
+/// by its UUID among all that there are, and two tests may show them theirs at once.
+fn unique_fsid() -> [u8; 16] {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let mut fsid = [0xb7; 16];
+    fsid[..4].copy_from_slice(&std::process::id().to_le_bytes());
+    fsid[8..].copy_from_slice(&number.to_le_bytes());
+    fsid
+}
+
 /// A new filesystem with this profile of data and that of trees.
 pub fn make(devices: &[Arc<MemoryDevice>], data: &str, metadata: &str) {
     use butterfs_ondisk::profile::Profile;
-    let options =
-        MkfsOptions { data: Profile::named(data), metadata: Profile::named(metadata), ..MkfsOptions::default() };
+    let (data, metadata) = (Profile::named(data), Profile::named(metadata));
+    let options = MkfsOptions { data, metadata, fsid: Some(unique_fsid()), ..MkfsOptions::default() };
     mkfs(&dynamic(devices), &options, &env()).expect("mkfs");
 }
 

@@ -26,11 +26,11 @@ impl Restorer<'_> {
                 self.give_up(path, "the references of the subvolume contradict this name");
                 return Ok(());
             }
-            return self.empty_directory(path);
+            return self.empty_directory(path, parent);
         }
         let Some(root) = self.roots.trees.get(&id) else {
             if self.roots.losses.is_none() && !self.roots.names.contains_key(&id) {
-                return self.empty_directory(path);
+                return self.empty_directory(path, parent);
             }
             self.give_up(path, "the root of this subvolume is lost");
             return Ok(());
@@ -50,9 +50,13 @@ impl Restorer<'_> {
         homes.is_none_or(|homes| homes.iter().any(|home| (home.parent, home.directory) == parent && home.name == name))
     }
 
-    /// The empty directory that a mount shows for a subvolume that is not here.
-    fn empty_directory(&mut self, path: &Path) -> io::Result<()> {
-        let attributes = Attributes { mode: DIRECTORY | 0o755, ..Attributes::default() };
+    /// The empty directory that a mount shows for a subvolume that is not here. It has no times of its own: it gets
+    /// those of the directory that it is in.
+    fn empty_directory(&mut self, path: &Path, (tree, ino): (TreeId, u64)) -> io::Result<()> {
+        let outer = self.directory(tree, ino).map(|thing| thing.attributes).unwrap_or_default();
+        let Attributes { atime, mtime, ctime, is_wanted, .. } = outer;
+        let mode = DIRECTORY | 0o755;
+        let attributes = Attributes { mode, atime, mtime, ctime, is_wanted, ..Attributes::default() };
         if !self.wanted.dry_run {
             let made = self.sink.directory(path, &attributes).and_then(|()| self.sink.leave(path, &attributes));
             self.note(path, made.map(|()| Made::Yes))?;
