@@ -10,6 +10,7 @@ use crate::inode::refusals::FIXED;
 use crate::inode::xattr::{self, Demand};
 use crate::inode::{Inode, InodeState, Known, preload};
 use crate::options::AccessTimes;
+use crate::space::Class;
 use crate::transaction::{Handle, Reserve};
 use butterfs_ondisk::items::inode_flags;
 use std::sync::Arc;
@@ -64,6 +65,15 @@ impl Namespace {
         self.move_access_time(inode, access_is_due)
     }
 
+    /// Whether the next commit finds room for one more access time. Nothing is reserved for them, and each may change a
+    /// leaf of its own: on a full disk many of them would leave no room for the commit itself, so they stay as they
+    /// are.
+    fn has_room_for_access_time(&self) -> bool {
+        let core = self.core();
+        let needed = (core.dirty_inodes.len() as u64 + 1) * u64::from(core.nodesize());
+        core.space.available(Class::Metadata) >= needed || core.has_spare_chunks()
+    }
+
     fn move_access_time(&self, inode: &Arc<Inode>, is_due: impl Fn(&InodeState, Time) -> bool) -> bool {
         let core = self.core();
         let never = core.options().access_times == AccessTimes::Never;
@@ -72,7 +82,7 @@ impl Namespace {
             return false;
         }
         let now = core.env().now();
-        let moves = inode.with(|state| is_due(state, now));
+        let moves = inode.with(|state| is_due(state, now)) && self.has_room_for_access_time();
         if moves {
             inode.change_uncounted(|state| state.item.atime = timespec(now));
         }
