@@ -125,8 +125,9 @@ pub struct Args {
     places: Vec<PathBuf>,
 }
 
-/// A hint.
+/// The advice where a root cannot be read and no scan stands behind the source.
 const SCAN: &str = "'butterfs rescue scan DEVICE --map FILE' finds what is left of it, and '--map FILE' uses that";
+
 /// How much an image has room for beside what the source used.
 const IMAGE_ROOM: u64 = 256 << 20;
 
