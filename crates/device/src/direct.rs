@@ -1,15 +1,14 @@
 //! Writing and reading past the page cache (`O_DIRECT`): storage reads straight from our memory, so the bytes are
 //! copied once less, no cached page is taken for them, and they are on their way when the write returns.
 //!
-//! Direct I/O wants memory, offset and length aligned. Data that is not is copied into aligned buffers, which are kept
-//! for the next write. The kernel keeps its page cache coherent: cached pages of the range are written out before, and
+//! Direct I/O wants memory, offset and length aligned. Data that is not is copied into an [`AlignedBuffer`]. The kernel keeps its page cache coherent: cached pages of the range are written out before, and
 //! dropped after.
 //!
 //! A direct read shows what the storage holds: the kernel writes cached changes of the range out before.
 //!
 //! Not here: durability. The storage may have a cache of its own, so a flush is needed as ever.
 
-use parking_lot::Mutex;
+use crate::aligned::{ALIGNMENT, AlignedBuffer};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,62 +16,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// An alignment that satisfies every storage: no block is larger than a page.
-const ALIGNMENT: usize = 4096;
 /// The longest single write: longer ones gain no speed.
 const LONGEST: usize = 1 << 20;
-/// Bytes of buffers that are kept for the next writes.
-const KEPT_BYTES: usize = 4 << 20;
 
 /// A second descriptor of a file or block device, with `O_DIRECT`.
 #[derive(Debug)]
 pub struct Direct {
     file: File,
-    buffers: Mutex<Vec<Buffer>>,
     /// The storage has refused a write that was aligned.
     is_refused: AtomicBool,
-}
-
-/// Memory that direct I/O may use.
-type Buffer = Vec<Page>;
-
-/// Zeroed bytes at an address that direct I/O accepts.
-#[derive(Debug, Default)]
-pub struct AlignedBuffer {
-    pages: Buffer,
-    len: usize,
-}
-
-impl AlignedBuffer {
-    /// A buffer of `len` bytes.
-    pub fn new(len: usize) -> AlignedBuffer {
-        AlignedBuffer { pages: vec![Page::new_zeroed(); len.div_ceil(ALIGNMENT)], len }
-    }
-}
-
-impl std::ops::Deref for AlignedBuffer {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.pages.as_bytes()[..self.len]
-    }
-}
-
-impl std::ops::DerefMut for AlignedBuffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.pages.as_mut_bytes()[..self.len]
-    }
-}
-
-#[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout)]
-#[repr(C, align(4096))]
-struct Page([u8; ALIGNMENT]);
-
-impl std::fmt::Debug for Page {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Page")
-    }
 }
 
 impl Direct {
@@ -81,7 +34,7 @@ impl Direct {
         let flags = OFlags::DIRECT.bits() as i32;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let file = OpenOptions::new().write(true).custom_flags(flags).open(path).ok()?;
-        Some(Direct { file, buffers: Mutex::default(), is_refused: AtomicBool::new(false) })
+        Some(Direct { file, is_refused: AtomicBool::new(false) })
     }
 
     /// Whether a write like this one can be direct.
@@ -96,19 +49,8 @@ impl Direct {
         if (data.as_ptr() as usize).is_multiple_of(ALIGNMENT) {
             return self.taken(self.file.write_all_at(data, offset));
         }
-        let mut buffer = self.buffers.lock().pop().unwrap_or_default();
-        let parts = data.chunks(LONGEST).zip((offset..).step_by(LONGEST));
-        let result = parts.into_iter().try_for_each(|(part, at)| {
-            let pages = part.len() / ALIGNMENT;
-            if buffer.len() < pages {
-                buffer.resize(pages, Page::new_zeroed());
-            }
-            let aligned = &mut buffer[..pages];
-            aligned.as_mut_bytes().copy_from_slice(part);
-            self.file.write_all_at(aligned.as_bytes(), at)
-        });
-        self.keep(buffer);
-        self.taken(result)
+        let mut parts = data.chunks(LONGEST).zip((offset..).step_by(LONGEST));
+        self.taken(parts.try_for_each(|(part, at)| self.file.write_all_at(&AlignedBuffer::of(part), at)))
     }
 
     fn taken(&self, result: io::Result<()>) -> io::Result<bool> {
@@ -118,14 +60,6 @@ impl Direct {
                 Ok(false)
             }
             result => result.map(|()| true),
-        }
-    }
-
-    fn keep(&self, buffer: Buffer) {
-        let mut buffers = self.buffers.lock();
-        let kept: usize = buffers.iter().map(|buffer| buffer.as_bytes().len()).sum();
-        if kept + buffer.as_bytes().len() <= KEPT_BYTES {
-            buffers.push(buffer);
         }
     }
 }

@@ -23,6 +23,7 @@
 
 #![deny(unsafe_code)]
 
+mod aligned;
 mod block_ioctl;
 mod content;
 mod direct;
@@ -40,8 +41,8 @@ mod recording;
 mod window;
 mod write_out;
 
+pub use aligned::AlignedBuffer;
 pub use content::{copy_content, is_zero};
-pub use direct::AlignedBuffer;
 pub use faulty::{Fault, FaultCounts, FaultRates, FaultRule, FaultyDevice, Operation};
 pub use file::{FileDevice, FileOptions};
 pub use file_clone::clone_range;
