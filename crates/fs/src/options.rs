@@ -258,6 +258,9 @@ pub struct Options {
     pub node_cache_bytes: usize,
     /// Unwritten file data kept in memory, in bytes.
     pub dirty_data_bytes: usize,
+    /// Readers keep what they have read, as the kernel does above a mount: long reads go past the page cache of the
+    /// devices.
+    pub readers_keep: bool,
     /// When freed space is discarded; `Filesystem::set_discard_mode` changes it later.
     pub discard: DiscardMode,
     /// Test and benchmark policies.
@@ -285,6 +288,7 @@ impl Default for Options {
             user_subvol_rm_allowed: false,
             node_cache_bytes: 256 << 20,
             dirty_data_bytes: 256 << 20,
+            readers_keep: false,
             discard: DiscardMode::Off,
             policies: Policies::default(),
         }

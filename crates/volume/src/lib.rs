@@ -59,7 +59,7 @@ pub use assembly::{OpenNotes, SPLIT_HINT};
 pub use chunk_map::{ChunkMap, ChunkMapError};
 pub use error::{CopyFailure, FailureReason, VolumeError};
 pub use layout::{Layout, Piece, StripeAddress};
-pub use member::{DeviceStats, Seed};
+pub use member::{Caching, DeviceStats, Seed};
 pub use migration::{CopyTo, SourceReads, can_move, is_kept};
 pub use resync::{Confirmed, Resynced};
 pub use row_check::{RowChecked, RowRepair};

@@ -52,13 +52,13 @@ const FIRST_DISCARDED: u64 = 1 << 20;
 
 const CONDITIONS: [Condition; 3] = [Condition::Whole, Condition::Stale, Condition::Failed];
 
-/// Whether a device keeps what is written in its cache.
+/// Whether a device keeps in its cache what is read or written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum WriteMode {
+pub enum Caching {
     /// It does, where it has one.
-    Cached,
-    /// See [`BlockDevice::write_uncached`].
-    Uncached,
+    Kept,
+    /// Nobody needs it there soon. See [`BlockDevice::read_uncached`] and [`BlockDevice::write_uncached`].
+    Avoided,
 }
 
 #[derive(Default, Debug)]
@@ -338,26 +338,25 @@ impl Member {
         self.counters.generation.fetch_add(generations, Ordering::Relaxed);
     }
 
-    pub fn read(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
-        self.device.read_at(at.0, buf).inspect_err(|_| count(&self.counters.read))
-    }
-
-    /// The same, past the caches of the device where it can.
-    pub fn read_uncached(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
-        self.device.read_uncached(at.0, buf).inspect_err(|_| count(&self.counters.read))
+    pub fn read(&self, at: Physical, buf: &mut [u8], caching: Caching) -> io::Result<()> {
+        let read = match caching {
+            Caching::Kept => self.device.read_at(at.0, buf),
+            Caching::Avoided => self.device.read_uncached(at.0, buf),
+        };
+        read.inspect_err(|_| count(&self.counters.read))
     }
 
     /// Writes anything but a superblock.
-    pub fn write(&self, at: Physical, data: &[u8], mode: WriteMode) -> io::Result<()> {
+    pub fn write(&self, at: Physical, data: &[u8], caching: Caching) -> io::Result<()> {
         if self.seed().is_some() {
             return Err(io::Error::other("it is a seed device, which is only read"));
         }
         if let Some(copy) = touched_superblock(at, data.len() as u64) {
             return Err(io::Error::other(format!("it would overwrite the superblock copy at {copy}")));
         }
-        let written = match mode {
-            WriteMode::Cached => self.device.write_at(at.0, data),
-            WriteMode::Uncached => self.device.write_uncached(at.0, data),
+        let written = match caching {
+            Caching::Kept => self.device.write_at(at.0, data),
+            Caching::Avoided => self.device.write_uncached(at.0, data),
         };
         written.inspect_err(|_| count(&self.counters.write))
     }

@@ -17,7 +17,7 @@
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, Piece, StripeAddress};
-use crate::member::WriteMode;
+use crate::member::Caching;
 use crate::resync::Confirmed;
 use crate::staleness::Bug;
 use crate::stripe_read::Trust;
@@ -90,24 +90,24 @@ impl Volume {
     }
 
     /// Stores what was written to a chunk on the new stripes too, if it is moving.
-    pub(crate) fn store_moved(&self, from: &Layout<'_>, at: Logical, data: &[u8], mode: WriteMode) {
+    pub(crate) fn store_moved(&self, from: &Layout<'_>, at: Logical, data: &[u8], caching: Caching) {
         if !self.is_moving.load(Ordering::Acquire) {
             return;
         }
         let to = self.moves.lock().iter().find(|to| to.start == from.chunk().start).cloned();
         if let Some(to) = to.filter(|_| !self.has_bug(Bug::MoveNotFollowed)) {
-            self.store_on_stripes(from.chunk(), &to, at, data, mode);
+            self.store_on_stripes(from.chunk(), &to, at, data, caching);
         }
     }
 
-    fn store_on_stripes(&self, from: &Chunk, to: &Chunk, at: Logical, data: &[u8], mode: WriteMode) {
+    fn store_on_stripes(&self, from: &Chunk, to: &Chunk, at: Logical, data: &[u8], caching: Caching) {
         let Ok(layout) = Layout::of(to) else { return };
         for piece in layout.pieces(at, data.len()) {
             for mirror in 0..layout.mirrors() {
                 let address = layout.stripe_address(&piece, mirror);
                 if !is_kept(from, to, address.stripe) {
                     let at = at.plus(piece.range.start as u64);
-                    let stored = self.store_stripe(&layout, at, address, &data[piece.range.clone()], mode);
+                    let stored = self.store_stripe(&layout, at, address, &data[piece.range.clone()], caching);
                     stored.unwrap_or_else(|error| self.fail_move(&error));
                 }
             }
@@ -129,7 +129,7 @@ impl Volume {
                 let read = self.fetch_stripe(&layout, 0, address, Trust::Verified, &mut found);
                 if read.is_err() || found != part {
                     let at = at.plus(piece.range.start as u64);
-                    let stored = self.store_stripe(&layout, at, address, part, WriteMode::Cached);
+                    let stored = self.store_stripe(&layout, at, address, part, Caching::Kept);
                     stored.unwrap_or_else(|error| self.fail_move(&error));
                 }
             }
@@ -184,7 +184,7 @@ impl Volume {
         let (mut found, mut best) = (Confirmed::No, AlignedBuffer::default());
         let mut buf = AlignedBuffer::new(len);
         for copy in self.copying_order(to, layout, at, len, trust) {
-            if self.fetch_uncached(layout, at, copy, trust, &mut buf).is_err() {
+            if self.fetch(layout, at, copy, (trust, Caching::Avoided), &mut buf).is_err() {
                 continue;
             }
             let confirmed = rank(&buf);
@@ -230,7 +230,7 @@ impl Volume {
             CopyTo::Stripes => {
                 let target = self.moves.lock().iter().find(|to| to.start == layout.chunk().start).cloned();
                 if let Some(target) = target {
-                    self.store_on_stripes(layout.chunk(), &target, at, data, WriteMode::Uncached);
+                    self.store_on_stripes(layout.chunk(), &target, at, data, Caching::Avoided);
                     self.correct_kept(layout.chunk(), &target, at, data);
                 }
             }
@@ -240,7 +240,7 @@ impl Volume {
                         (0..layout.mirrors()).map(|mirror| layout.stripe_address(&piece, mirror))
                     {
                         if layout.chunk().stripes[stripe].device == id {
-                            self.store_on_twin(id, physical, &data[piece.range.clone()], WriteMode::Uncached);
+                            self.store_on_twin(id, physical, &data[piece.range.clone()], Caching::Avoided);
                         }
                     }
                 }

@@ -15,7 +15,7 @@
 
 use crate::error::{CopyFailure, VolumeError};
 use crate::layout::{Layout, Piece, StripeAddress};
-use crate::member::WriteMode;
+use crate::member::Caching;
 use crate::parity;
 use crate::row::{Row, State};
 use crate::row_locks::RowLocks;
@@ -40,7 +40,7 @@ struct Write<'a> {
     layout: &'a Layout<'a>,
     at: Logical,
     data: &'a [u8],
-    mode: WriteMode,
+    caching: Caching,
     old: Old<'a>,
 }
 
@@ -60,10 +60,10 @@ impl Volume {
         layout: &Layout<'_>,
         at: Logical,
         data: &[u8],
-        mode: WriteMode,
+        caching: Caching,
         old: Old<'_>,
     ) -> Result<(), VolumeError> {
-        let write = Write { layout, at, data, mode, old };
+        let write = Write { layout, at, data, caching, old };
         let pieces: Vec<Piece> = layout.pieces(at, data.len()).collect();
         let lock_of = |piece: &Piece| RowLocks::end_of_lock(piece.row);
         pieces.chunk_by(|a, b| lock_of(a) == lock_of(b)).try_for_each(|pieces| {
@@ -97,7 +97,7 @@ impl Volume {
         let outcomes = stripes.iter().enumerate().map(|(stripe, bytes)| {
             let physical = layout.chunk().stripes[stripe].physical.plus(first * STRIPE_LEN);
             let address = StripeAddress { stripe, physical };
-            (address, self.store_stripe(layout, write.at, address, bytes, write.mode))
+            (address, self.store_stripe(layout, write.at, address, bytes, write.caching))
         });
         self.tolerate(layout, outcomes)
     }
@@ -123,13 +123,13 @@ impl Volume {
         let data = pieces.iter().map(|piece| {
             let (part, address) = (&write.data[piece.range.clone()], layout.stripe_address(piece, 0));
             let at = write.at.plus(piece.range.start as u64);
-            (address, self.store_stripe(layout, at, address, part, write.mode))
+            (address, self.store_stripe(layout, at, address, part, write.caching))
         });
         let parities = (0..layout.parity()).map(|which| {
             let element = layout.columns() + which;
             let store = |(depths, bytes): &Parity| {
                 let address = layout.element_address(row, element, depths.start);
-                self.store_stripe(layout, write.at, address, &bytes[which], write.mode)
+                self.store_stripe(layout, write.at, address, &bytes[which], write.caching)
             };
             let stored = parities.iter().map(store).fold(Ok(()), Result::and);
             (layout.element_address(row, element, row * STRIPE_LEN), stored)

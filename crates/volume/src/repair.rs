@@ -2,7 +2,7 @@
 
 use crate::error::{CopyFailure, VolumeError};
 use crate::layout::Layout;
-use crate::member::WriteMode;
+use crate::member::Caching;
 use crate::staleness::Bug;
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
@@ -55,7 +55,8 @@ impl Volume {
         }
         let _gate = self.gate.write();
         let mut found = vec![0; good.len()];
-        let mut holds_good = |copy| self.fetch(layout, at, copy, Trust::Verified, &mut found).is_ok() && found == good;
+        let mut holds_good =
+            |copy| self.fetch(layout, at, copy, (Trust::Verified, Caching::Kept), &mut found).is_ok() && found == good;
         if holds_good(copy) {
             return Ok(true);
         }
@@ -73,7 +74,7 @@ impl Volume {
                 at.plus(piece.range.start as u64),
                 address,
                 &good[piece.range.clone()],
-                WriteMode::Cached,
+                Caching::Kept,
             );
             if let Err(error) = stored {
                 // It may hold a part of it now.

@@ -8,7 +8,7 @@
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, Piece, StripeAddress};
-use crate::member::WriteMode;
+use crate::member::Caching;
 use crate::member::touched_superblock;
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
@@ -144,7 +144,7 @@ impl Volume {
         own: StripeAddress,
         bytes: &[u8],
     ) -> Result<(), VolumeError> {
-        self.store_stripe(layout, at, own, bytes, WriteMode::Cached).inspect_err(|_| {
+        self.store_stripe(layout, at, own, bytes, Caching::Kept).inspect_err(|_| {
             if let Some(member) = self.member(layout.chunk().stripes[own.stripe].device) {
                 self.miss(&[member]);
             }

@@ -6,7 +6,7 @@
 
 use crate::error::VolumeError;
 use crate::layout::Layout;
-use crate::member::{WriteMode, touched_superblock};
+use crate::member::{Caching, touched_superblock};
 use crate::resync::Confirmed;
 use crate::row::{Row, State};
 use crate::stripe_read::Trust;
@@ -150,7 +150,7 @@ impl CheckedRow<'_> {
     fn store(&self, element: usize, depths: &Range<u64>, bytes: &[u8]) -> Result<(), VolumeError> {
         let address = self.layout.element_address(self.number, element, depths.start);
         let at = self.layout.column_start(self.number, element.min(self.layout.columns() - 1), depths.start);
-        self.volume.store_stripe(self.layout, at, address, bytes, WriteMode::Cached).inspect_err(|_| {
+        self.volume.store_stripe(self.layout, at, address, bytes, Caching::Kept).inspect_err(|_| {
             // It may hold a part of it now.
             if let Some(member) = self.volume.member_at(self.layout, address) {
                 self.volume.miss(&[member]);

@@ -7,7 +7,7 @@
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, Piece};
-use crate::member::WriteMode;
+use crate::member::Caching;
 use crate::resync::Confirmed;
 use crate::row_check::{CheckedRow, RowChecked, RowRepair};
 use crate::stripe_read::Trust;
@@ -205,7 +205,7 @@ impl Volume {
         for piece in layout.pieces(at, good.len()) {
             let address = layout.stripe_address(&piece, copy);
             let part = &good[piece.range.clone()];
-            let stored = self.store_stripe(layout, at.plus(piece.range.start as u64), address, part, WriteMode::Cached);
+            let stored = self.store_stripe(layout, at.plus(piece.range.start as u64), address, part, Caching::Kept);
             if let Err(error) = stored {
                 // It may hold a part of it now.
                 if let Some(member) = self.member(layout.chunk().stripes[address.stripe].device) {
@@ -225,8 +225,9 @@ impl Volume {
         let mut found = vec![0; good.len()];
         let is_stale = |copy| self.touches_stale(layout, at, good.len(), copy);
         let mut others = (0..layout.copies()).filter(|other| *other != copy && (is_stale(copy) || !is_stale(*other)));
-        let source = others
-            .find(|other| self.fetch(layout, at, *other, Trust::Verified, &mut found).is_ok() && found == good)?;
+        let source = others.find(|other| {
+            self.fetch(layout, at, *other, (Trust::Verified, Caching::Kept), &mut found).is_ok() && found == good
+        })?;
         Some(self.place_in(layout, at, source))
     }
 
@@ -250,11 +251,11 @@ impl Volume {
             let (mut first, mut other) = (vec![0; len], vec![0; len]);
             let mut readable = (0..layout.mirrors()).filter(|copy| !self.touches_stale(&layout, at, len, *copy));
             let Some(one) = readable.next() else { return Ok(true) };
-            if self.fetch(&layout, at, one, Trust::Verified, &mut first).is_err() {
+            if self.fetch(&layout, at, one, (Trust::Verified, Caching::Kept), &mut first).is_err() {
                 return Ok(true);
             }
             let agrees = |copy: usize, other: &mut Vec<u8>| {
-                self.fetch(&layout, at, copy, Trust::Verified, other).is_err() || *other == first
+                self.fetch(&layout, at, copy, (Trust::Verified, Caching::Kept), other).is_err() || *other == first
             };
             Ok(readable.all(|copy| agrees(copy, &mut other)))
         })

@@ -2,7 +2,7 @@
 
 use crate::error::{CopyFailure, FailureReason};
 use crate::layout::{Layout, Piece, StripeAddress};
-use crate::member::Member;
+use crate::member::{Caching, Member};
 use crate::parity;
 use crate::row::State;
 use crate::staleness::Bug;
@@ -38,43 +38,21 @@ impl Volume {
         layout: &Layout<'_>,
         at: Logical,
         copy: usize,
-        trust: Trust,
+        (trust, caching): (Trust, Caching),
         buf: &mut [u8],
     ) -> Result<(), CopyFailure> {
+        let fetch = |address, part: &mut [u8]| self.fetch_place(layout, copy, address, (trust, caching), part);
         layout.pieces(at, buf.len()).try_for_each(|piece| {
             let part = &mut buf[piece.range.clone()];
             match source(layout, &piece, copy) {
-                None if layout.parity() > 0 => self.fetch_or_compute(layout, &piece, trust, part),
+                None if layout.parity() > 0 => self.fetch_or_compute(layout, &piece, (trust, caching), part),
                 // What a stale device holds is the next one to ask, where copy 0 was not that.
                 Some(Source::P) if self.is_stale_piece(layout, &piece) && self.can_be_computed(layout, &piece) => {
-                    self.fetch_stripe(layout, copy, layout.stripe_address(&piece, 0), trust, part)
+                    fetch(layout.stripe_address(&piece, 0), part)
                 }
-                None => self.fetch_stripe(layout, copy, self.mirror_address(layout, &piece, copy, trust), trust, part),
+                None => fetch(self.mirror_address(layout, &piece, copy, trust), part),
                 Some(source) => self.compute(layout, &piece, copy, source, trust, part),
             }
-        })
-    }
-
-    /// Like [`fetch`](Self::fetch), past the caches of the devices where the copy is stored as it is.
-    pub(crate) fn fetch_uncached(
-        &self,
-        layout: &Layout<'_>,
-        at: Logical,
-        copy: usize,
-        trust: Trust,
-        buf: &mut [u8],
-    ) -> Result<(), CopyFailure> {
-        if layout.parity() > 0 {
-            return self.fetch(layout, at, copy, trust, buf);
-        }
-        layout.pieces(at, buf.len()).try_for_each(|piece| {
-            let address = self.mirror_address(layout, &piece, copy, trust);
-            let part = &mut buf[piece.range.clone()];
-            let read = match self.readable(layout, address, trust) {
-                Ok(member) => member.read_uncached(address.physical, part).map_err(|error| error.to_string()),
-                Err(why) => Err(why.to_owned()),
-            };
-            read.map_err(|error| self.failure_at(layout, copy, address, FailureReason::Unreadable(error)))
         })
     }
 
@@ -118,12 +96,12 @@ impl Volume {
         &self,
         layout: &Layout<'_>,
         piece: &Piece,
-        trust: Trust,
+        how: (Trust, Caching),
         buf: &mut [u8],
     ) -> Result<(), CopyFailure> {
         let address = layout.stripe_address(piece, 0);
         if self.is_believed(layout, piece) || !self.can_be_computed(layout, piece) {
-            return self.fetch_stripe(layout, 0, address, trust, buf);
+            return self.fetch_place(layout, 0, address, how, buf);
         }
         let _row = self.rows.read(layout.chunk(), piece.row);
         let depths = piece.depth..piece.depth + buf.len() as u64;
@@ -132,7 +110,7 @@ impl Volume {
             buf.copy_from_slice(row.element(piece.column));
             return Ok(());
         }
-        self.fetch_stripe(layout, 0, address, trust, buf)
+        self.fetch_place(layout, 0, address, how, buf)
     }
 
     /// Whether enough of the row lies on devices that have missed nothing.
@@ -161,8 +139,19 @@ impl Volume {
         trust: Trust,
         buf: &mut [u8],
     ) -> Result<(), CopyFailure> {
+        self.fetch_place(layout, copy, address, (trust, Caching::Kept), buf)
+    }
+
+    fn fetch_place(
+        &self,
+        layout: &Layout<'_>,
+        copy: usize,
+        address: StripeAddress,
+        (trust, caching): (Trust, Caching),
+        buf: &mut [u8],
+    ) -> Result<(), CopyFailure> {
         let read = match self.readable(layout, address, trust) {
-            Ok(member) => member.read(address.physical, buf).map_err(|error| error.to_string()),
+            Ok(member) => member.read(address.physical, buf, caching).map_err(|error| error.to_string()),
             Err(why) => Err(why.to_owned()),
         };
         read.map_err(|error| self.failure_at(layout, copy, address, FailureReason::Unreadable(error)))

@@ -8,7 +8,7 @@
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, StripeAddress};
-use crate::member::WriteMode;
+use crate::member::Caching;
 use crate::volume::Volume;
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::profile::Profile;
@@ -20,13 +20,13 @@ impl Volume {
         layout: &Layout<'_>,
         at: Logical,
         data: &[u8],
-        mode: WriteMode,
+        caching: Caching,
     ) -> Result<(), VolumeError> {
         for piece in layout.pieces(at, data.len()) {
             let part = &data[piece.range.clone()];
             let written = (0..layout.mirrors()).map(|mirror| {
                 let address = layout.stripe_address(&piece, mirror);
-                (address, self.store_stripe(layout, at.plus(piece.range.start as u64), address, part, mode))
+                (address, self.store_stripe(layout, at.plus(piece.range.start as u64), address, part, caching))
             });
             self.tolerate(layout, written)?;
         }
@@ -68,12 +68,12 @@ impl Volume {
         at: Logical,
         address: StripeAddress,
         data: &[u8],
-        mode: WriteMode,
+        caching: Caching,
     ) -> Result<(), VolumeError> {
         let id = layout.chunk().stripes[address.stripe].device;
-        self.store_on_twin(id, address.physical, data, mode);
+        self.store_on_twin(id, address.physical, data, caching);
         let (device, written) = match self.member(id) {
-            Some(member) if member.is_in_use() => (member.device.name(), member.write(address.physical, data, mode)),
+            Some(member) if member.is_in_use() => (member.device.name(), member.write(address.physical, data, caching)),
             Some(member) => (member.device.name(), Err(absent())),
             None => (format!("device {id}"), Err(absent())),
         };

@@ -10,7 +10,7 @@
 //! whole devices: so whoever opens the devices later, all or some of them, never takes it for one that has everything.
 
 use crate::error::VolumeError;
-use crate::member::Member;
+use crate::member::{Caching, Member};
 use crate::ownership::Look;
 use crate::volume::Volume;
 use butterfs_device::BlockDevice;
@@ -85,7 +85,8 @@ impl Volume {
         for (member, item) in self.with_items(&items) {
             for at in Superblock::copies_on(item.total_bytes.get()) {
                 let mut bytes = vec![0; SUPERBLOCK_LEN];
-                let found = member.read(at, &mut bytes).ok().and_then(|()| Superblock::parse(&bytes, at).ok());
+                let found =
+                    member.read(at, &mut bytes, Caching::Kept).ok().and_then(|()| Superblock::parse(&bytes, at).ok());
                 let is_late = |found: &Superblock| found.generation.get() < sb.generation.get() && member.is_whole();
                 if found.is_some_and(|found| at != OFFSETS[0] || !is_late(&found)) {
                     continue;
@@ -253,7 +254,7 @@ impl Volume {
             .ok_or_else(|| VolumeError::refused("there are no devices"))?;
         let name = || member.device.name();
         let mut bytes = vec![0; SUPERBLOCK_LEN];
-        let read = member.read(OFFSETS[0], &mut bytes);
+        let read = member.read(OFFSETS[0], &mut bytes, Caching::Kept);
         read.map_err(|error| VolumeError::refused(format!("cannot read the superblock of {}: {error}", name())))?;
         let parsed = Superblock::parse(&bytes, OFFSETS[0]);
         parsed.map_err(|error| VolumeError::refused(format!("{}: {error}", name())))

@@ -5,7 +5,7 @@
 
 use crate::error::VolumeError;
 use crate::layout::Layout;
-use crate::member::{WriteMode, touched_superblock};
+use crate::member::{Caching, touched_superblock};
 use crate::migration::SourceReads;
 use crate::resync::Confirmed;
 use crate::row::State;
@@ -115,7 +115,7 @@ impl Volume {
         for (index, part) in bytes.chunks(step).enumerate() {
             let at = address.physical.plus((index * step) as u64);
             if touched_superblock(at, part.len() as u64).is_none() {
-                self.store_on_twin(id, at, part, WriteMode::Uncached);
+                self.store_on_twin(id, at, part, Caching::Avoided);
             }
         }
     }

@@ -13,7 +13,7 @@
 //!    mounted without it from then on.
 
 use crate::error::VolumeError;
-use crate::member::{Condition, Member, WriteMode};
+use crate::member::{Caching, Condition, Member};
 use crate::superblocks::{write_copy, write_first_copy};
 use crate::volume::Volume;
 use butterfs_device::BlockDevice;
@@ -112,12 +112,12 @@ impl Volume {
     }
 
     /// Stores on the device that takes over from another one what goes to that one.
-    pub(crate) fn store_on_twin(&self, id: DeviceId, at: Physical, data: &[u8], mode: WriteMode) {
+    pub(crate) fn store_on_twin(&self, id: DeviceId, at: Physical, data: &[u8], caching: Caching) {
         if !self.is_moving.load(Ordering::Acquire) {
             return;
         }
         let Some(twin) = self.members().twin(id).cloned().filter(|twin| twin.is_in_use()) else { return };
-        if let Err(error) = twin.write(at, data, mode) {
+        if let Err(error) = twin.write(at, data, caching) {
             let device = twin.device.name();
             self.fail_twin(&twin, &VolumeError::Write { at: None, device, physical: at, error });
         }

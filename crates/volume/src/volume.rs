@@ -4,7 +4,7 @@ use crate::chunk_map::{ChunkMap, ChunkMapError};
 use crate::device_set::DeviceSet;
 use crate::error::{CopyFailure, FailureReason, VolumeError};
 use crate::layout::{Layout, Piece, StripeAddress};
-use crate::member::{DeviceStats, Member, WriteMode};
+use crate::member::{Caching, DeviceStats, Member};
 use crate::ownership::Look;
 use crate::parity_write::Old;
 use crate::row_locks::RowLocks;
@@ -250,6 +250,13 @@ impl Volume {
         self.located(at, 1, |layout| Ok(layout.copies())).unwrap_or(0)
     }
 
+    /// How long neighbouring bytes at `at` are read best: past the caches where they lie in one piece on one device;
+    /// short pieces of several devices come faster from caches that have read them ahead.
+    pub fn caching_of_long_reads(&self, at: Logical) -> Caching {
+        let is_striped = self.located(at, 1, |layout| Ok(layout.columns() > 1)).unwrap_or(true);
+        if is_striped { Caching::Kept } else { Caching::Avoided }
+    }
+
     /// Reads `buf.len()` bytes at `at`, which lie in one chunk. Tries the copies in turn until `verify`, which
     /// returns the rule that the bytes break, accepts one; then overwrites the bad ones with it if the volume is
     /// writable. After an error `buf` is zero.
@@ -259,9 +266,20 @@ impl Volume {
         buf: &mut [u8],
         verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), VolumeError> {
+        self.read_as(at, buf, Caching::Kept, verify)
+    }
+
+    /// Like [`read`](Self::read), past the caches of the devices where `caching` says so.
+    pub fn read_as(
+        &self,
+        at: Logical,
+        buf: &mut [u8],
+        caching: Caching,
+        verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), VolumeError> {
         order::check(order::DEVICE);
         let len = buf.len();
-        let read = |layout: Layout<'_>| self.read_good(&layout, at, buf, Trust::Verified, verify);
+        let read = |layout: Layout<'_>| self.read_good(&layout, at, buf, (Trust::Verified, caching), verify);
         let _request = self.requests.read();
         let result = self.located(at, len, read);
         result.inspect_err(|_| buf.fill(0))
@@ -285,13 +303,19 @@ impl Volume {
     /// Like [`read`](Self::read), for bytes that nothing can be compared with: they come from devices that have missed
     /// nothing, or it is an error.
     pub fn read_unverified(&self, at: Logical, buf: &mut [u8]) -> Result<(), VolumeError> {
+        self.read_unverified_as(at, buf, Caching::Kept)
+    }
+
+    /// Like [`read_unverified`](Self::read_unverified), past the caches of the devices where `caching` says so.
+    pub fn read_unverified_as(&self, at: Logical, buf: &mut [u8], caching: Caching) -> Result<(), VolumeError> {
         order::check(order::DEVICE);
         let len = buf.len();
         let read = |layout: Layout<'_>| {
             // Of several elements each may have its good copy on another device.
             layout.pieces(at, len).try_for_each(|piece| {
                 let part = &mut buf[piece.range.clone()];
-                self.read_good(&layout, at.plus(piece.range.start as u64), part, Trust::Blind, &mut |_| Ok(()))
+                let how = (Trust::Blind, caching);
+                self.read_good(&layout, at.plus(piece.range.start as u64), part, how, &mut |_| Ok(()))
             })
         };
         let _request = self.requests.read();
@@ -325,12 +349,13 @@ impl Volume {
         layout: &Layout<'_>,
         at: Logical,
         buf: &mut [u8],
-        trust: Trust,
+        how: (Trust, Caching),
         verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), VolumeError> {
+        let trust = how.0;
         let mut failures = Vec::new();
         for copy in self.reading_order(layout, at, buf.len(), trust) {
-            match self.read_verified(layout, at, copy, buf, trust, verify) {
+            match self.read_verified(layout, at, copy, buf, how, verify) {
                 Ok(()) => {
                     self.repair_all(layout, at, trust, &failures, buf);
                     return Ok(());
@@ -381,10 +406,10 @@ impl Volume {
         at: Logical,
         copy: usize,
         buf: &mut [u8],
-        trust: Trust,
+        how: (Trust, Caching),
         verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), CopyFailure> {
-        self.fetch(layout, at, copy, trust, buf)?;
+        self.fetch(layout, at, copy, how, buf)?;
         verify(buf).map_err(|rule| {
             let failure = self.failure(layout, at, copy, FailureReason::Rejected(rule));
             self.member(failure.device).inspect(|member| member.count_corruption());
@@ -412,7 +437,7 @@ impl Volume {
             if copy >= layout.copies() {
                 return Err(VolumeError::NoGoodCopy { at, len, failures: Vec::new() });
             }
-            let fetched = self.fetch(&layout, at, copy, Trust::Verified, buf);
+            let fetched = self.fetch(&layout, at, copy, (Trust::Verified, Caching::Kept), buf);
             fetched.map_err(|failure| VolumeError::NoGoodCopy { at, len, failures: vec![failure] })
         })
     }
@@ -454,26 +479,26 @@ impl Volume {
     /// that row is written. The caller has it repaired by [`check_row`](Self::check_row) and writes
     /// [again](Self::write_again).
     pub fn write(&self, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
-        self.write_as(at, data, WriteMode::Cached, Old::Checked { except: &[] })
+        self.write_as(at, data, Caching::Kept, Old::Checked { except: &[] })
     }
 
     /// Like [`write`](Self::write), after the rows that begin at `checked` have been repaired as far as they can be:
     /// what they hold is taken as it is.
     pub fn write_again(&self, at: Logical, data: &[u8], checked: &[Logical]) -> Result<(), VolumeError> {
-        self.write_as(at, data, WriteMode::Cached, Old::Checked { except: checked })
+        self.write_as(at, data, Caching::Kept, Old::Checked { except: checked })
     }
 
     /// Like [`write`](Self::write), for bytes that nobody reads soon: past the caches of the devices where they can.
     pub fn write_uncached(&self, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
-        self.write_as(at, data, WriteMode::Uncached, Old::Checked { except: &[] })
+        self.write_as(at, data, Caching::Avoided, Old::Checked { except: &[] })
     }
 
     /// Like [`write`](Self::write), for a filesystem that is being made: what rows held before does not matter.
     pub fn write_new(&self, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
-        self.write_as(at, data, WriteMode::Cached, Old::Unused)
+        self.write_as(at, data, Caching::Kept, Old::Unused)
     }
 
-    fn write_as(&self, at: Logical, data: &[u8], mode: WriteMode, old: Old<'_>) -> Result<(), VolumeError> {
+    fn write_as(&self, at: Logical, data: &[u8], caching: Caching, old: Old<'_>) -> Result<(), VolumeError> {
         order::check(order::DEVICE);
         self.check_writable()?;
         self.check_still_ours(Look::Cached)?;
@@ -481,11 +506,11 @@ impl Volume {
         self.located(at, data.len(), |layout| {
             let _gate = self.enter_gate(&layout, at, data.len());
             if layout.parity() == 0 {
-                self.store_mirrors(&layout, at, data, mode)?;
-                self.store_moved(&layout, at, data, mode);
+                self.store_mirrors(&layout, at, data, caching)?;
+                self.store_moved(&layout, at, data, caching);
                 Ok(())
             } else {
-                self.store_with_parity(&layout, at, data, mode, old)
+                self.store_with_parity(&layout, at, data, caching, old)
             }
         })
     }

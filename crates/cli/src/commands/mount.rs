@@ -294,7 +294,7 @@ impl Args {
             true => Subvolume::Id(TreeId::FS),
             false => options.engine.subvolume.clone(),
         };
-        let engine = Options { subvolume, ..options.engine.clone() };
+        let engine = Options { subvolume, readers_keep: true, ..options.engine.clone() };
         let (backing, replayed) = match &storage {
             Storage::Remote(_) => (Backing::Unclaimed, Vec::new()),
             Storage::Files(files) => {

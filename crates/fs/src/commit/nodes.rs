@@ -1,9 +1,10 @@
 //! Writing tree blocks, of a commit or of a log.
 
 use crate::error::Result;
-use crate::extent::rows::{self, Caching};
+use crate::extent::rows;
 use crate::transaction::Core;
 use butterfs_tree::{BlockIdentity, Node};
+use butterfs_volume::Caching;
 use std::sync::Arc;
 
 /// Tree blocks are written in runs of at most this many bytes.

@@ -8,17 +8,8 @@ use crate::transaction::Core;
 use butterfs_ondisk::header::Header;
 use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::{ChecksumKind, DeviceId, Logical};
-use butterfs_volume::{BadRow, Confirmed, RowChecked, RowRepair, SourceReads, VolumeError};
+use butterfs_volume::{BadRow, Caching, Confirmed, RowChecked, RowRepair, SourceReads, VolumeError};
 use zerocopy::FromBytes;
-
-/// Whether a device keeps what is written in its cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Caching {
-    /// It does, where it has one.
-    Kept,
-    /// Nobody reads it soon.
-    Avoided,
-}
 
 /// Writes `data` at `at`, which lie in one chunk.
 pub(crate) fn write(core: &Core, at: Logical, data: &[u8], caching: Caching) -> Result<()> {

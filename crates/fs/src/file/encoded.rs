@@ -12,11 +12,12 @@ use super::recording::Booking;
 use crate::error::{Errno, Error, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums;
-use crate::extent::rows::{self, Caching};
+use crate::extent::rows;
 use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
+use butterfs_volume::Caching;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@
 use super::Files;
 use super::compression::{Piece, Stored};
 use crate::error::Result;
-use crate::extent::rows::{self, Caching};
+use crate::extent::rows;
 use crate::file_buffer::DirtyRuns;
 use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
@@ -14,6 +14,7 @@ use crate::space::Stream;
 use crate::transaction::DataReservation;
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
+use butterfs_volume::Caching;
 use std::collections::VecDeque;
 use std::ops::Range;
 

@@ -13,12 +13,14 @@ use crate::transaction::{BlockSource, HeldData, without_waiting};
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
 use butterfs_sync::Mutex;
-use butterfs_volume::{MIRROR_TURN, VolumeError};
+use butterfs_volume::{Caching, MIRROR_TURN, VolumeError};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 /// A compressed extent that claims more, on disk or in memory, is not believed.
 const LARGEST_COMPRESSED: u64 = 1 << 20;
+/// Reads of so many bytes at a time have no use for the caches of devices above which there is another one.
+const UNCACHED_FROM: usize = 256 << 10;
 
 /// Which content of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -272,24 +274,31 @@ impl Files {
 
     /// Reads data as it lies on disk. With `verified`, every sector has a checksum and agrees with it.
     fn read_data(&self, at: Logical, out: &mut [u8], verified: bool) -> Result<()> {
-        self.ahead.note(at, out.len() as u64);
+        // Who keeps what he reads has also read ahead himself, where he reads so much at once.
+        let caching = match self.engine.options().readers_keep && out.len() >= UNCACHED_FROM {
+            true => self.engine.volume().caching_of_long_reads(at),
+            false => Caching::Kept,
+        };
+        if caching == Caching::Kept {
+            self.ahead.note(at, out.len() as u64);
+        }
         let (mut at, mut rest) = (at, out);
         while !rest.is_empty() {
             let turn = (MIRROR_TURN - at.0 % MIRROR_TURN).min(rest.len() as u64);
             let part = rest.split_off_mut(..turn as usize).expect("not longer than it");
-            self.read_turn(at, part, verified)?;
+            self.read_turn(at, part, verified, caching)?;
             at = at.plus(turn);
         }
         Ok(())
     }
 
     /// The same for bytes that one mirror is asked for.
-    fn read_turn(&self, at: Logical, out: &mut [u8], verified: bool) -> Result<()> {
+    fn read_turn(&self, at: Logical, out: &mut [u8], verified: bool, caching: Caching) -> Result<()> {
         let volume = self.engine.volume();
         // The reader sees no more than EIO.
         let report = |error: &VolumeError| volume.report(Some(at), error.to_string());
         if !verified || self.ignores_checksums() {
-            return Ok(volume.read_unverified(at, out).inspect_err(report)?);
+            return Ok(volume.read_unverified_as(at, out, caching).inspect_err(report)?);
         }
         let csum_tree = TreeItems::reading(self.engine.core(), &self.engine.globals().csum);
         let sums = checksums::lookup(&csum_tree, self.layout(), at, out.len() as u64)?;
@@ -298,7 +307,7 @@ impl Files {
             let at = at.plus((missing * sector) as u64);
             return Err(Error::corrupt(format!("the data at {at} has no checksum")));
         }
-        if volume.read(at, out, &mut |data| self.agrees(at, data, &sums, 0)).is_ok() {
+        if volume.read_as(at, out, caching, &mut |data| self.agrees(at, data, &sums, 0)).is_ok() {
             return Ok(());
         }
         // No copy is good as a whole; perhaps every sector is good in one of them.

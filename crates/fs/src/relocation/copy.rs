@@ -6,12 +6,13 @@
 use crate::error::{Error, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums::{self, Checksums, Layout};
-use crate::extent::rows::{self, Caching};
+use crate::extent::rows;
 use crate::parallel::map_waiting;
 use crate::relocation::closure::DataMove;
 use crate::transaction::Core;
 use butterfs_device::AlignedBuffer;
 use butterfs_ondisk::Logical;
+use butterfs_volume::Caching;
 use std::sync::Arc;
 
 /// Bytes that are in memory at a time.
@@ -69,7 +70,7 @@ fn copy_piece(core: &Arc<Core>, piece: &DataMove) -> Result<()> {
 
 fn read_piece(core: &Arc<Core>, at: Logical, out: &mut [u8]) -> Result<()> {
     let sums = checksums_of(core, at, out.len() as u64)?;
-    let sector = core.sectorsize() as usize;
+    let (sector, caching) = (core.sectorsize() as usize, core.volume().caching_of_long_reads(at));
     let mut from = 0;
     while from < sums.len() {
         let known = sums.get(from).is_some();
@@ -77,7 +78,7 @@ fn read_piece(core: &Arc<Core>, at: Logical, out: &mut [u8]) -> Result<()> {
         let (at, part) = (at.plus((from * sector) as u64), &mut out[from * sector..to * sector]);
         match known {
             true => read_verified(core, at, part, &sums, from)?,
-            false => core.volume().read_unverified(at, part)?,
+            false => core.volume().read_unverified_as(at, part, caching)?,
         }
         from = to;
     }
@@ -87,7 +88,11 @@ fn read_piece(core: &Arc<Core>, at: Logical, out: &mut [u8]) -> Result<()> {
 /// Reads sectors that all have checksums, the first one number `first` of `sums`.
 fn read_verified(core: &Core, at: Logical, out: &mut [u8], sums: &Checksums, first: usize) -> Result<()> {
     let sector = core.sectorsize() as usize;
-    if core.volume().read(at, out, &mut |data| agrees(core, at, data, sums, first)).is_ok() {
+    if core
+        .volume()
+        .read_as(at, out, core.volume().caching_of_long_reads(at), &mut |data| agrees(core, at, data, sums, first))
+        .is_ok()
+    {
         return Ok(());
     }
     // No copy is good as a whole; perhaps every sector is good in one of them.
