@@ -1,8 +1,8 @@
 //! Writing and reading past the page cache (`O_DIRECT`): storage reads straight from our memory, so the bytes are
 //! copied once less, no cached page is taken for them, and they are on their way when the write returns.
 //!
-//! Direct I/O wants memory, offset and length aligned. Data that is not is copied into an [`AlignedBuffer`]. The kernel keeps its page cache coherent: cached pages of the range are written out before, and
-//! dropped after.
+//! Direct I/O wants memory, offset and length aligned. Data that is not is copied into an [`AlignedBuffer`]. The kernel
+//! keeps its page cache coherent: cached pages of the range are written out before, and dropped after.
 //!
 //! A direct read shows what the storage holds: the kernel writes cached changes of the range out before.
 //!
