@@ -155,6 +155,10 @@ impl BlockDevice for LeasedDevice {
         self.request(|device| device.read_fresh(offset, buf))
     }
 
+    fn has_uncached_reads(&self) -> bool {
+        self.with(|device| device.has_uncached_reads()).unwrap_or(false)
+    }
+
     fn read_uncached(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.request(|device| device.read_uncached(offset, buf))
     }

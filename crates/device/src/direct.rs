@@ -73,6 +73,11 @@ pub struct DirectReads {
 }
 
 impl DirectReads {
+    /// Whether `file` can be read so, as far as is known.
+    pub fn are_possible(&self, file: &File) -> bool {
+        !self.is_refused.load(Ordering::Relaxed) && self.file.get_or_init(|| reopen(file)).is_some()
+    }
+
     /// Fills `buf` from `file` past the page cache; `false` when the storage or the range does not allow that.
     pub fn read(&self, file: &File, offset: u64, buf: &mut [u8]) -> io::Result<bool> {
         let is_aligned = offset.is_multiple_of(ALIGNMENT as u64) && buf.len().is_multiple_of(ALIGNMENT);

@@ -444,6 +444,10 @@ impl BlockDevice for FileDevice {
         self.read_at(offset, buf)
     }
 
+    fn has_uncached_reads(&self) -> bool {
+        self.direct_reads.are_possible(&self.file)
+    }
+
     fn read_uncached(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         check_read(self, offset, buf.len())?;
         if self.direct_reads.read(&self.file, offset, buf)? {

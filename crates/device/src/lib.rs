@@ -151,6 +151,12 @@ pub trait BlockDevice: Send + Sync + Debug {
         self.read_at(offset, buf)
     }
 
+    /// Whether [`read_uncached`](Self::read_uncached) goes past a cache, so that long reads are fast without
+    /// [`begin_read`](Self::begin_read).
+    fn has_uncached_reads(&self) -> bool {
+        false
+    }
+
     /// Like [`read_at`](Self::read_at), but what the storage holds and not what a cache of this machine does, where it
     /// can. Fastest into an [`AlignedBuffer`].
     fn read_uncached(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {

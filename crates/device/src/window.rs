@@ -3,6 +3,7 @@
 //! Offsets are those inside the window. A write that leaves the window is refused, so the rest of the device stays as
 //! it is.
 
+use crate::aligned::ALIGNMENT;
 use crate::{BlockDevice, check_read, check_write};
 use std::io;
 use std::ops::Range;
@@ -88,6 +89,15 @@ impl BlockDevice for WindowDevice {
     fn read_fresh(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         check_read(self, offset, buf.len())?;
         self.inner.read_fresh(self.range.start + offset, buf)
+    }
+
+    fn has_uncached_reads(&self) -> bool {
+        self.range.start.is_multiple_of(ALIGNMENT as u64) && self.inner.has_uncached_reads()
+    }
+
+    fn read_uncached(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        check_read(self, offset, buf.len())?;
+        self.inner.read_uncached(self.range.start + offset, buf)
     }
 
     fn kernel_use(&self, fsid: &[u8; 16]) -> Option<String> {

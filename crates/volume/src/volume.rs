@@ -250,11 +250,15 @@ impl Volume {
         self.located(at, 1, |layout| Ok(layout.copies())).unwrap_or(0)
     }
 
-    /// How long neighbouring bytes at `at` are read best: past the caches where they lie in one piece on one device;
-    /// short pieces of several devices come faster from caches that have read them ahead.
+    /// How long reads at `at` are fastest: past the caches where the bytes lie in one piece on devices that can do
+    /// that; short pieces of several devices come faster from caches that have read them ahead.
     pub fn caching_of_long_reads(&self, at: Logical) -> Caching {
-        let is_striped = self.located(at, 1, |layout| Ok(layout.columns() > 1)).unwrap_or(true);
-        if is_striped { Caching::Kept } else { Caching::Avoided }
+        let can_avoid = |layout: Layout<'_>| {
+            let mut stripes = layout.chunk().stripes.iter();
+            let has_direct = |member: Arc<Member>| member.device.has_uncached_reads();
+            Ok(layout.columns() == 1 && stripes.all(|stripe| self.member(stripe.device).is_none_or(has_direct)))
+        };
+        if self.located(at, 1, can_avoid).unwrap_or(false) { Caching::Avoided } else { Caching::Kept }
     }
 
     /// Reads `buf.len()` bytes at `at`, which lie in one chunk. Tries the copies in turn until `verify`, which
