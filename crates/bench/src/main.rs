@@ -29,6 +29,7 @@ mod subvolumes;
 mod table;
 
 use std::process::ExitCode;
+use std::time::Instant;
 use table::Table;
 
 /// How much work is done.
@@ -239,9 +240,10 @@ fn main() -> ExitCode {
         }
         let mut table = Table::default();
         for round in 1..=arguments.rounds {
-            eprintln!("{}, round {round} of {}", section.name, arguments.rounds);
+            let begun = Instant::now();
             let mut once = Table::default();
             (section.run)(arguments.scale, &mut once);
+            eprintln!("{}, round {round} of {}: {:.0?}", section.name, arguments.rounds, begun.elapsed());
             table.add_round(once);
         }
         println!("\n{}\n\n{table}", section.about);

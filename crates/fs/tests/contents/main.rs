@@ -5,6 +5,7 @@ mod faults;
 mod full;
 mod in_place;
 mod kernel;
+mod long_reads;
 mod many_references;
 mod random;
 mod rounds;

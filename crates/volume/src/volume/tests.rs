@@ -71,6 +71,8 @@ struct Asked {
     inner: Arc<dyn BlockDevice>,
     asked: Mutex<Vec<(u64, u64)>>,
     read: Mutex<Vec<(u64, u64)>>,
+    /// Bytes that were read past the cache.
+    read_past: Mutex<u64>,
     /// Bytes that were written past the cache.
     uncached: Mutex<u64>,
 }
@@ -78,7 +80,8 @@ struct Asked {
 impl Asked {
     fn over(device: &Arc<butterfs_device::MemoryDevice>) -> Arc<Asked> {
         let inner = Arc::clone(device) as Arc<dyn BlockDevice>;
-        Arc::new(Asked { inner, asked: Mutex::default(), read: Mutex::default(), uncached: Mutex::default() })
+        let (asked, read, read_past, uncached) = Default::default();
+        Arc::new(Asked { inner, asked, read, read_past, uncached })
     }
 
     /// A volume over these devices, with the chunk of `rig`.
@@ -110,6 +113,13 @@ impl BlockDevice for Asked {
         *self.uncached.lock() += data.len() as u64;
         self.write_at(offset, data)
     }
+    fn has_uncached_reads(&self) -> bool {
+        true
+    }
+    fn read_uncached(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        *self.read_past.lock() += buf.len() as u64;
+        self.inner.read_at(offset, buf)
+    }
     fn begin_read(&self, offset: u64, len: u64) {
         self.asked.lock().push((offset, len));
     }
@@ -136,6 +146,29 @@ fn writes_past_the_cache_reach_every_device_as_such() {
         let all = rig.chunk.stripe_length() * rig.chunk.stripes.len() as u64;
         assert_eq!(uncached(), all, "{profile} x{stripes}");
         check_all_copies(&rig, &content, profile);
+    }
+}
+
+#[test]
+fn long_reads_go_past_caches_where_the_bytes_lie_in_one_piece() {
+    for (profile, stripes) in SHAPES {
+        let (rig, content) = filled(profile, stripes);
+        assert_eq!(rig.volume.caching_of_long_reads(START), Caching::Kept, "memory has no cache");
+        let devices: Vec<_> = rig.memory.iter().map(Asked::over).collect();
+        let volume = Asked::volume(&devices, &rig);
+        let caching = volume.caching_of_long_reads(START);
+        let is_striped =
+            ["raid0", "raid10", "raid5", "raid6"].contains(&profile) && rig.chunk.stripe_length() < rig.chunk.length;
+        assert_eq!(caching == Caching::Kept, is_striped, "{profile} x{stripes}");
+        for caching in [Caching::Kept, Caching::Avoided] {
+            let mut found = vec![0; content.len()];
+            volume.read_as(START, &mut found, caching, &mut any).unwrap();
+            assert!(found == content, "{profile} x{stripes}");
+            let past: u64 = devices.iter().map(|device| std::mem::take(&mut *device.read_past.lock())).sum();
+            let expected = if caching == Caching::Avoided { content.len() as u64 } else { 0 };
+            assert_eq!(past, expected, "{profile} x{stripes}");
+        }
+        assert_eq!(volume.caching_of_long_reads(at(1 << 40)), Caching::Kept, "nothing is there");
     }
 }
 
