@@ -6,6 +6,7 @@ use crate::table::Table;
 use butterfs_device::FileDevice;
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::{Caller, Env, Filesystem, InodeId, Options, TreeId};
+use butterfs_ondisk::profile::Profile;
 use butterfs_testkit::{requirement, scratch, serve};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -35,7 +36,7 @@ pub fn run(scale: Scale, table: &mut Table) {
 pub fn beside(files: u64, snapshots: u64, bar: &'static str, table: &mut Table) {
     let folder = scratch::Scratch::new("bench-check");
     let image = folder.join("image");
-    make(&image, files, snapshots);
+    make(&image, files, snapshots, "DUP");
     let name = image.to_str().expect("a text path");
     let theirs = requirement::program("btrfs").expect("it was required");
     // The first run of either finds the image in the page cache, where making it has left it.
@@ -51,7 +52,7 @@ pub fn beside(files: u64, snapshots: u64, bar: &'static str, table: &mut Table) 
 pub fn alone(files: u64, snapshots: u64, table: &mut Table) {
     let folder = scratch::Scratch::new("bench-check");
     let image = folder.join("image");
-    make(&image, files, snapshots);
+    make(&image, files, snapshots, "single");
     let (ours, peak) = measure(&serve::binary(), &["check", "-q", image.to_str().expect("a text path")]);
     let what = format!("check: {files} files, {snapshots} snapshots");
     table.times(&what, Sides::two(ours, None), "");
@@ -63,12 +64,14 @@ pub fn mebibytes(kib: f64) -> String {
     format!("{:.0} MiB", kib / 1024.0)
 }
 
-/// Small files in folders, one in ten with data in an extent, and snapshots between changes.
-pub fn make(image: &Path, files: u64, snapshots: u64) {
+/// Small files in folders, one in ten with data in an extent, and snapshots between changes. Twice the trees of the
+/// largest ones would not fit.
+pub fn make(image: &Path, files: u64, snapshots: u64, metadata: &str) {
     let device: Arc<dyn butterfs_device::BlockDevice> =
         Arc::new(FileDevice::create(image, IMAGE_BYTES).expect("room for a sparse file"));
     let env = Env::system();
-    mkfs(std::slice::from_ref(&device), &MkfsOptions::default(), &env).expect("an empty device");
+    let options = MkfsOptions { metadata: Profile::named(metadata), ..MkfsOptions::default() };
+    mkfs(std::slice::from_ref(&device), &options, &env).expect("an empty device");
     let filesystem = Filesystem::open(vec![device], Options::default(), env).expect("a new filesystem");
     let top = InodeId::root_of(TreeId::FS);
     let tree = filesystem.create_subvolume(&CALLER, top, b"files").expect("room");

@@ -161,7 +161,7 @@ fn scan(folder: &Scratch, device: &LoopDevice, device_rate: f64, table: &mut Tab
 fn names(scale: Scale, table: &mut Table) {
     let folder = Scratch::new("bench-names");
     let image = folder.join("image");
-    check::make(&image, scale.library_files, SNAPSHOTS);
+    check::make(&image, scale.library_files, SNAPSHOTS, "DUP");
     let bad = BAD.min(scale.library_files / check::DATA_EACH / 2);
     damage(&image, bad);
     let device = FileDevice::open(&image, &FileOptions::read_only()).expect("an image");

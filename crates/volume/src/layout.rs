@@ -75,6 +75,11 @@ impl<'a> Layout<'a> {
         self.columns as usize
     }
 
+    /// Whether the bytes lie in short elements, one behind the other on the stripes in turn.
+    pub fn is_striped(&self) -> bool {
+        self.is_striped
+    }
+
     /// Stripes of each row that hold parity.
     pub fn parity(&self) -> usize {
         self.profile.parity

@@ -256,7 +256,7 @@ impl Volume {
         let can_avoid = |layout: Layout<'_>| {
             let mut stripes = layout.chunk().stripes.iter();
             let has_direct = |member: Arc<Member>| member.device.has_uncached_reads();
-            Ok(layout.columns() == 1 && stripes.all(|stripe| self.member(stripe.device).is_none_or(has_direct)))
+            Ok(!layout.is_striped() && stripes.all(|stripe| self.member(stripe.device).is_none_or(has_direct)))
         };
         if self.located(at, 1, can_avoid).unwrap_or(false) { Caching::Avoided } else { Caching::Kept }
     }
