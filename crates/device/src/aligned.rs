@@ -6,7 +6,7 @@
 //! Few buffers are worth a huge page of their own for long: [`MOST_SHARED`] of them serve the whole process in turn. A
 //! buffer that finds them all in use has ordinary pages, unless it would fill most of a huge page itself.
 //!
-//! Where the system has no huge pages to give, the memory is the same in ordinary pages.
+//! A system that has no huge pages left gives ordinary ones.
 
 use memmap2::{Advice, MmapMut};
 use parking_lot::Mutex;

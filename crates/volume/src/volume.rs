@@ -26,6 +26,9 @@ const MAX_MESSAGES: usize = 256;
 /// the multiples of it. A read that crosses none of them reads from where [`Volume::begin_read`] has asked for it.
 pub const MIRROR_TURN: u64 = 1 << 20;
 
+/// Bytes of a read that gains from going past the caches of devices.
+const LONG_READ: usize = 256 << 10;
+
 /// Something that happened which somebody should be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -248,6 +251,11 @@ impl Volume {
     /// In how many ways the bytes at `at` can be read; 0 where no chunk is.
     pub fn copies(&self, at: Logical) -> usize {
         self.located(at, 1, |layout| Ok(layout.copies())).unwrap_or(0)
+    }
+
+    /// How a read of `len` bytes at `at` is fastest: a short one finds in a cache what was read ahead.
+    pub fn caching_of_read(&self, at: Logical, len: usize) -> Caching {
+        if len < LONG_READ { Caching::Kept } else { self.caching_of_long_reads(at) }
     }
 
     /// How long reads at `at` are fastest: past the caches where the bytes lie in one piece on devices that can do

@@ -19,8 +19,6 @@ use std::sync::Arc;
 
 /// A compressed extent that claims more, on disk or in memory, is not believed.
 const LARGEST_COMPRESSED: u64 = 1 << 20;
-/// Reads of so many bytes at a time have no use for the caches of devices above which there is another one.
-const UNCACHED_FROM: usize = 256 << 10;
 
 /// Which content of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -274,9 +272,9 @@ impl Files {
 
     /// Reads data as it lies on disk. With `verified`, every sector has a checksum and agrees with it.
     fn read_data(&self, at: Logical, out: &mut [u8], verified: bool) -> Result<()> {
-        // Who keeps what he reads has also read ahead himself, where he reads so much at once.
-        let caching = match self.engine.options().readers_keep && out.len() >= UNCACHED_FROM {
-            true => self.engine.volume().caching_of_long_reads(at),
+        // Above a mount the kernel keeps what is read, and has read ahead when it asks for much at once.
+        let caching = match self.engine.options().readers_keep {
+            true => self.engine.volume().caching_of_read(at, out.len()),
             false => Caching::Kept,
         };
         if caching == Caching::Kept {

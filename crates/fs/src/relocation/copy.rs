@@ -70,14 +70,14 @@ fn copy_piece(core: &Arc<Core>, piece: &DataMove) -> Result<()> {
 
 fn read_piece(core: &Arc<Core>, at: Logical, out: &mut [u8]) -> Result<()> {
     let sums = checksums_of(core, at, out.len() as u64)?;
-    let (sector, caching) = (core.sectorsize() as usize, core.volume().caching_of_long_reads(at));
+    let (sector, caching) = (core.sectorsize() as usize, core.volume().caching_of_read(at, out.len()));
     let mut from = 0;
     while from < sums.len() {
         let known = sums.get(from).is_some();
         let to = (from..sums.len()).find(|index| sums.get(*index).is_some() != known).unwrap_or(sums.len());
         let (at, part) = (at.plus((from * sector) as u64), &mut out[from * sector..to * sector]);
         match known {
-            true => read_verified(core, at, part, &sums, from)?,
+            true => read_verified(core, at, part, caching, (&sums, from))?,
             false => core.volume().read_unverified_as(at, part, caching)?,
         }
         from = to;
@@ -86,13 +86,15 @@ fn read_piece(core: &Arc<Core>, at: Logical, out: &mut [u8]) -> Result<()> {
 }
 
 /// Reads sectors that all have checksums, the first one number `first` of `sums`.
-fn read_verified(core: &Core, at: Logical, out: &mut [u8], sums: &Checksums, first: usize) -> Result<()> {
+fn read_verified(
+    core: &Core,
+    at: Logical,
+    out: &mut [u8],
+    caching: Caching,
+    (sums, first): (&Checksums, usize),
+) -> Result<()> {
     let sector = core.sectorsize() as usize;
-    if core
-        .volume()
-        .read_as(at, out, core.volume().caching_of_long_reads(at), &mut |data| agrees(core, at, data, sums, first))
-        .is_ok()
-    {
+    if core.volume().read_as(at, out, caching, &mut |data| agrees(core, at, data, sums, first)).is_ok() {
         return Ok(());
     }
     // No copy is good as a whole; perhaps every sector is good in one of them.
