@@ -4,7 +4,7 @@
 //! 1. A run that is being discarded was free, or was freed by a durable transaction and not free yet. Until the discard
 //!    has ended it counts as pinned.
 //! 2. Taking a free run leaves everything that is reserved, and the floor that the caller names, free. So whoever holds
-//!    a reservation finds its space.
+//!    a reservation finds its space. A closed group's free space is nobody's reservation, and may all be taken.
 //! 3. A discard ends before anybody reads the groups anew ([`Space::start_again`]).
 
 use super::{Space, SpaceState};
@@ -41,10 +41,12 @@ pub enum Taken {
 }
 
 impl SpaceState {
-    /// Takes the first bytes of `wanted` in the group at `start`. `None` where there are none in this group, or it has
-    /// parity: its rows hold other data too.
+    /// Takes the first bytes of `wanted` in the group at `start`. `None` where there are none in this group, it cannot
+    /// be written, or it has parity: its rows hold other data too.
     fn take_in(&mut self, start: u64, wanted: &TrimRange, floor: u64, unit: u64) -> Option<Taken> {
-        let group = self.groups.get_mut(&start).filter(|group| group.columns == 0)?;
+        let may_be_written = !self.unwritable.contains(&start);
+        let group = self.groups.get_mut(&start).filter(|group| may_be_written && group.columns == 0)?;
+        let before = group.allocatable();
         let (class, group_end) = (group.class as usize, start + group.length);
         let end = wanted.range.end.min(group_end);
         let Some(free) = &mut group.free else {
@@ -58,14 +60,17 @@ impl SpaceState {
             if run_end - at < wanted.least {
                 continue;
             }
-            let spare = self.free[class].saturating_sub(self.reserved[class].saturating_add(floor));
+            let spare = match group.closed {
+                true => u64::MAX,
+                false => self.free[class].saturating_sub(self.reserved[class].saturating_add(floor)),
+            };
             let len = (run_end - at).min(wanted.most).min(spare / unit * unit);
             if len == 0 {
                 return None;
             }
             free.remove(at, len);
             group.pinned += len;
-            self.free[class] -= len;
+            self.free[class] -= before - group.allocatable();
             self.discarding.insert((at, len));
             return Some(Taken::Run { at: Logical(at), len, run_end });
         }
@@ -147,6 +152,32 @@ mod tests {
             space.allocate_extent(Class::Data, 16 * MIB, MIB, (Stream::Data, Sharing::Never)),
             Found::Extent(Logical(0), 16 * MIB)
         );
+    }
+
+    /// A closed group has nothing that could be allocated, so nothing of it is lost to the others.
+    #[test]
+    fn discards_in_closed_groups_take_nothing_from_the_others() {
+        let space = space(&[bits::DATA; 3]);
+        space.close_for_good(Logical(32 * MIB));
+        assert!(space.close_group(Logical(0), 0) && space.reserve(Class::Data, 16 * MIB, 0));
+        let all = wanted(0..u64::MAX, 0, u64::MAX);
+        let taken = space.take_for_discard(&all, [0; 4]);
+        assert_eq!(taken, Taken::Run { at: Logical(0), len: 16 * MIB, run_end: 16 * MIB });
+        assert_eq!(space.take_for_discard(&all, [0; 4]), Taken::Nothing, "reserved, or not written");
+        assert_eq!(space.totals(Class::Data).free, 16 * MIB);
+        // Reopened in the middle of it.
+        space.reopen_group(Logical(0));
+        assert_eq!(space.totals(Class::Data).free, 16 * MIB);
+        space.end_discard(&[(Logical(0), 16 * MIB)]);
+        assert_eq!(space.totals(Class::Data).free, 32 * MIB);
+        // And the other way round.
+        let taken = space.take_for_discard(&wanted(0..16 * MIB, 0, u64::MAX), [0; 4]);
+        assert!(matches!(taken, Taken::Run { len, .. } if len == 16 * MIB), "{taken:?}");
+        assert!(space.close_group(Logical(0), 0));
+        space.end_discard(&[(Logical(0), 16 * MIB)]);
+        assert_eq!(space.totals(Class::Data).free, 16 * MIB);
+        space.reopen_group(Logical(0));
+        assert_eq!(space.totals(Class::Data).free, 32 * MIB);
     }
 
     #[test]

@@ -561,7 +561,8 @@ impl Space {
             return Claimed::No;
         }
         free.remove(at.0, len);
-        state.free[class as usize] -= len;
+        let lost = if group.closed { 0 } else { len };
+        state.free[class as usize] -= lost;
         Claimed::Yes
     }
 

@@ -128,6 +128,12 @@ fn work_goes_on_beside_it() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let running: Vec<_> = workers.into_iter().map(|worker| scope.spawn(|| worker.run(&stop))).collect();
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                fs.trim(&butterfs_fs::Trim::ALL, &|| false).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        });
         let doubled = converting(bits::DUP, SINGLE);
         for control in [everything(), everything(), doubled, everything(), converting(SINGLE, bits::DUP)] {
             let end = fs.balance_start(control).unwrap();
