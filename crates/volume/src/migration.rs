@@ -126,7 +126,7 @@ impl Volume {
             let addresses = (0..layout.mirrors()).map(|mirror| layout.stripe_address(&piece, mirror));
             for address in addresses.filter(|address| is_kept(from, to, address.stripe)) {
                 let mut found = vec![0; part.len()];
-                let read = self.fetch_stripe(&layout, 0, address, Trust::Verified, &mut found);
+                let read = self.fetch_stripe(&layout, 0, address, (Trust::Verified, Caching::Kept), &mut found);
                 if read.is_err() || found != part {
                     let at = at.plus(piece.range.start as u64);
                     let stored = self.store_stripe(&layout, at, address, part, Caching::Kept);

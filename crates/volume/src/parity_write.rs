@@ -192,23 +192,23 @@ impl Volume {
         depths: &Range<u64>,
         wanted: &dyn Fn(usize) -> bool,
     ) -> Row {
-        self.read_row_as(layout, row, depths, Trust::Blind, wanted)
+        self.read_row_as(layout, row, depths, (Trust::Blind, Caching::Kept), wanted)
     }
 
-    /// The same from devices that `trust` allows.
+    /// The same from devices that are trusted so, past their caches or not.
     pub(crate) fn read_row_as(
         &self,
         layout: &Layout<'_>,
         row: u64,
         depths: &Range<u64>,
-        trust: Trust,
+        how: (Trust, Caching),
         wanted: &dyn Fn(usize) -> bool,
     ) -> Row {
         let len = (depths.end - depths.start) as usize;
         let mut read = Row::unknown(layout.columns(), layout.parity(), len);
         for element in (0..layout.columns() + layout.parity()).filter(|&element| wanted(element)) {
             let address = layout.element_address(row, element, depths.start);
-            read.fill(element, |bytes| self.fetch_stripe(layout, 0, address, trust, bytes).is_ok());
+            read.fill(element, |bytes| self.fetch_stripe(layout, 0, address, how, bytes).is_ok());
         }
         read
     }
@@ -218,7 +218,7 @@ impl Volume {
         elements
             .filter_map(|element| {
                 let address = layout.element_address(segment.row, element, segment.depths.start);
-                self.fetch_stripe(layout, 0, address, Trust::Blind, &mut [0; 512]).err()
+                self.fetch_stripe(layout, 0, address, (Trust::Blind, Caching::Kept), &mut [0; 512]).err()
             })
             .collect()
     }

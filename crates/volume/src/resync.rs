@@ -89,9 +89,10 @@ impl Volume {
     ) -> Result<(), VolumeError> {
         let mut held = vec![0; piece.range.len()];
         let mut good = held.clone();
-        let is_read = self.fetch_stripe(layout, 0, own, Trust::Verified, &mut held).is_ok();
-        let first =
-            others.iter().any(|address| self.fetch_stripe(layout, 0, *address, Trust::Blind, &mut good).is_ok());
+        let is_read = self.fetch_stripe(layout, 0, own, (Trust::Verified, Caching::Kept), &mut held).is_ok();
+        let first = others
+            .iter()
+            .any(|address| self.fetch_stripe(layout, 0, *address, (Trust::Blind, Caching::Kept), &mut good).is_ok());
         if is_read && first && held == good {
             return Ok(());
         }
@@ -103,17 +104,18 @@ impl Volume {
             if touched_superblock(own.physical, part.len() as u64).is_some() {
                 continue;
             }
-            let own_rank =
-                if is_read || self.fetch_stripe(layout, 0, own, Trust::Verified, &mut good[..part.len()]).is_ok() {
-                    confirm(at, if is_read { part } else { &good[..part.len()] })
-                } else {
-                    Confirmed::No
-                };
+            let own_rank = if is_read
+                || self.fetch_stripe(layout, 0, own, (Trust::Verified, Caching::Kept), &mut good[..part.len()]).is_ok()
+            {
+                confirm(at, if is_read { part } else { &good[..part.len()] })
+            } else {
+                Confirmed::No
+            };
             let mut best: Option<(Confirmed, Vec<u8>)> = None;
             for other in others {
                 let mut bytes = vec![0; part.len()];
                 let address = StripeAddress { physical: other.physical.plus(ahead), ..*other };
-                if self.fetch_stripe(layout, 0, address, Trust::Blind, &mut bytes).is_ok() {
+                if self.fetch_stripe(layout, 0, address, (Trust::Blind, Caching::Kept), &mut bytes).is_ok() {
                     let rank = confirm(at, &bytes);
                     if best.as_ref().is_none_or(|(best, _)| rank > *best) {
                         best = Some((rank, bytes));

@@ -3,7 +3,7 @@
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, StripeAddress};
-use crate::member::touched_superblock;
+use crate::member::{Caching, touched_superblock};
 use crate::resync::{Confirmed, Resynced};
 use crate::row::{Row, State};
 use crate::row_check::{CheckedRow, RowRepair};
@@ -91,9 +91,9 @@ impl Volume {
             if own.is_data() && own_rank > Confirmed::Unknown && confirm(own.at(depth), made) < own_rank {
                 // Only what the device holds is right: another one has something bad.
                 let (layout, number) = (own.layout, own.row);
-                let (repair, trust) = (RowRepair::Write, Trust::Verified);
+                let (repair, how) = (RowRepair::Write, (Trust::Verified, Caching::Kept));
                 done.written +=
-                    CheckedRow { volume: self, layout, number, repair, confirm, trust }.check(&depths)?.written();
+                    CheckedRow { volume: self, layout, number, repair, confirm, how }.check(&depths)?.written();
                 continue;
             }
             // Wrong bytes that fit the parity are better than others: the rest of the row depends on them.
@@ -105,7 +105,8 @@ impl Volume {
 
     fn held(&self, own: &Own<'_>, depths: &Range<u64>) -> Option<Vec<u8>> {
         let mut held = vec![0; (depths.end - depths.start) as usize];
-        let read = self.fetch_stripe(own.layout, 0, own.address(depths.start), Trust::Verified, &mut held);
+        let read =
+            self.fetch_stripe(own.layout, 0, own.address(depths.start), (Trust::Verified, Caching::Kept), &mut held);
         read.is_ok().then_some(held)
     }
 

@@ -80,7 +80,14 @@ impl Volume {
             let number = (at.0 - layout.chunk().start.0) / layout.row_len();
             let _gate = self.gate.read();
             let _row = self.rows.write(layout.chunk(), number);
-            let row = CheckedRow { volume: self, layout: &layout, number, repair, confirm, trust: Trust::Blind };
+            let row = CheckedRow {
+                volume: self,
+                layout: &layout,
+                number,
+                repair,
+                confirm,
+                how: (Trust::Blind, Caching::Kept),
+            };
             for depth in (number * STRIPE_LEN..(number + 1) * STRIPE_LEN).step_by(unit) {
                 checked.add(row.check(&(depth..depth + unit as u64))?);
             }
@@ -96,15 +103,15 @@ pub(crate) struct CheckedRow<'a> {
     pub number: u64,
     pub repair: RowRepair,
     pub confirm: &'a dyn Fn(Logical, &[u8]) -> Confirmed,
-    /// Whether stale devices are read.
-    pub trust: Trust,
+    /// Whether stale devices are read, and caches believed.
+    pub how: (Trust, Caching),
 }
 
 impl CheckedRow<'_> {
     /// Checks the row at these depths. It is locked, or nobody writes.
     pub fn check(&self, depths: &Range<u64>) -> Result<RowChecked, VolumeError> {
         let (columns, len) = (self.layout.columns(), depths.end - depths.start);
-        let found = self.volume.read_row_as(self.layout, self.number, depths, self.trust, &|_| true);
+        let found = self.volume.read_row_as(self.layout, self.number, depths, self.how, &|_| true);
         let is_bad = |column: usize| !found.is_known(column) || self.confirmed(&found, column, depths) == Confirmed::No;
         let bad: Vec<usize> = (0..columns).filter(|&column| is_bad(column)).collect();
         let Some(good) = self.rebuilt(&found, &bad, depths) else {

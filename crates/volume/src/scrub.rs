@@ -1,9 +1,7 @@
-//! Functions of the volume for scrub: the places of one device in order, reads past the caches, and rewriting a bad
-//! copy so that the storage, not a cache, is known to hold it.
+//! Functions of the volume for scrub: the places of one device in order, and what their storage holds, whatever is in
+//! caches.
 //!
-//! # Invariants
-//! 1. [`Volume::rewrite`] writes only bytes that another copy holds at that moment, while no write is on its way.
-//! 2. Only its caller counts errors: a large read that fails says nothing about its sectors.
+//! Only its caller counts errors: a large read that fails says nothing about its sectors.
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, Piece};
@@ -68,19 +66,6 @@ pub struct CopyPlace {
     pub physical: Physical,
     /// It is computed from the rest of its row.
     pub is_computed: bool,
-}
-
-/// The outcome of [`Volume::rewrite`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Rewritten {
-    /// The storage holds the good bytes, which came from this copy.
-    From(CopyPlace),
-    /// The storage held them already.
-    WasGood,
-    /// No other copy that may be believed holds them now.
-    NoSource,
-    /// They were written, and the storage gives other bytes back, or an error.
-    NotKept(String),
 }
 
 impl Layout<'_> {
@@ -172,7 +157,7 @@ impl Volume {
         self.place_of(run.at, run.copy).is_some_and(is_place)
     }
 
-    fn place_in(&self, layout: &Layout<'_>, at: Logical, copy: usize) -> CopyPlace {
+    pub(crate) fn place_in(&self, layout: &Layout<'_>, at: Logical, copy: usize) -> CopyPlace {
         let is_computed = copy >= layout.mirrors();
         let piece: Piece = layout.pieces(at, 1).next().expect("one byte has one piece");
         // A copy that is computed counts under the parity that it is computed from.
@@ -184,65 +169,6 @@ impl Volume {
         CopyPlace { copy, device, name: self.device_name(device), physical: address.physical, is_computed }
     }
 
-    /// Overwrites copy `copy` of the bytes at `at` with `good`, which the caller has verified, and reads it back from
-    /// the storage. Unlike [`repair`](Self::repair) it does not believe a cache that hides what the storage holds.
-    pub fn rewrite(&self, at: Logical, copy: usize, good: &[u8]) -> Result<Rewritten, VolumeError> {
-        self.check_writable()?;
-        // The place belongs to the chunk until this ends, also where the chunk moves meanwhile.
-        let _request = self.requests.read();
-        self.located(at, good.len(), |layout| self.rewrite_in(&layout, at, copy, good))
-    }
-
-    fn rewrite_in(&self, layout: &Layout<'_>, at: Logical, copy: usize, good: &[u8]) -> Result<Rewritten, VolumeError> {
-        if copy >= layout.mirrors() {
-            return Ok(Rewritten::NoSource);
-        }
-        let _gate = self.gate.write();
-        if self.storage_holds(layout, at, copy, good).is_ok() {
-            return Ok(Rewritten::WasGood);
-        }
-        let Some(source) = self.source_of(layout, at, copy, good) else { return Ok(Rewritten::NoSource) };
-        for piece in layout.pieces(at, good.len()) {
-            let address = layout.stripe_address(&piece, copy);
-            let part = &good[piece.range.clone()];
-            let stored = self.store_stripe(layout, at.plus(piece.range.start as u64), address, part, Caching::Kept);
-            if let Err(error) = stored {
-                // It may hold a part of it now.
-                if let Some(member) = self.member(layout.chunk().stripes[address.stripe].device) {
-                    self.miss(&[member]);
-                }
-                return Err(error);
-            }
-        }
-        Ok(match self.storage_holds(layout, at, copy, good) {
-            Ok(()) => Rewritten::From(source),
-            Err(why) => Rewritten::NotKept(why),
-        })
-    }
-
-    /// Another copy that holds these bytes and may be believed: what lacks nothing is never written from what may.
-    fn source_of(&self, layout: &Layout<'_>, at: Logical, copy: usize, good: &[u8]) -> Option<CopyPlace> {
-        let mut found = vec![0; good.len()];
-        let is_stale = |copy| self.touches_stale(layout, at, good.len(), copy);
-        let mut others = (0..layout.copies()).filter(|other| *other != copy && (is_stale(copy) || !is_stale(*other)));
-        let source = others.find(|other| {
-            self.fetch(layout, at, *other, (Trust::Verified, Caching::Kept), &mut found).is_ok() && found == good
-        })?;
-        Some(self.place_in(layout, at, source))
-    }
-
-    fn storage_holds(&self, layout: &Layout<'_>, at: Logical, copy: usize, good: &[u8]) -> Result<(), String> {
-        let mut found = vec![0; good.len()];
-        for piece in layout.pieces(at, good.len()) {
-            let address = layout.stripe_address(&piece, copy);
-            let member = self.member(layout.chunk().stripes[address.stripe].device).filter(|member| member.is_in_use());
-            let member = member.ok_or("the device is missing")?;
-            let part = &mut found[piece.range.clone()];
-            member.device.read_uncached(address.physical.0, part).map_err(|error| error.to_string())?;
-        }
-        if found == good { Ok(()) } else { Err("the device does not keep what is written to it".to_owned()) }
-    }
-
     /// Whether all stored copies of the bytes at `at` are the same; copies that cannot be read do not count. No write
     /// is on its way meanwhile.
     pub fn copies_agree(&self, at: Logical, len: usize) -> Result<bool, VolumeError> {
@@ -251,11 +177,11 @@ impl Volume {
             let (mut first, mut other) = (vec![0; len], vec![0; len]);
             let mut readable = (0..layout.mirrors()).filter(|copy| !self.touches_stale(&layout, at, len, *copy));
             let Some(one) = readable.next() else { return Ok(true) };
-            if self.fetch(&layout, at, one, (Trust::Verified, Caching::Kept), &mut first).is_err() {
+            if self.fetch(&layout, at, one, (Trust::Verified, Caching::Avoided), &mut first).is_err() {
                 return Ok(true);
             }
             let agrees = |copy: usize, other: &mut Vec<u8>| {
-                self.fetch(&layout, at, copy, (Trust::Verified, Caching::Kept), other).is_err() || *other == first
+                self.fetch(&layout, at, copy, (Trust::Verified, Caching::Avoided), other).is_err() || *other == first
             };
             Ok(readable.all(|copy| agrees(copy, &mut other)))
         })
@@ -283,7 +209,14 @@ impl Volume {
             let number = (start.0 - layout.chunk().start.0) / layout.row_len();
             let _gate = self.gate.read();
             let _row = self.rows.write(layout.chunk(), number);
-            let row = CheckedRow { volume: self, layout: &layout, number, repair, confirm, trust: Trust::Blind };
+            let row = CheckedRow {
+                volume: self,
+                layout: &layout,
+                number,
+                repair,
+                confirm,
+                how: (Trust::Blind, Caching::Avoided),
+            };
             for inside in (0..STRIPE_LEN).step_by(unit).filter(|inside| is_wanted(*inside)) {
                 let depth = number * STRIPE_LEN + inside;
                 checked.add(row.check(&(depth..depth + unit as u64))?);

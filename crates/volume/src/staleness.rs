@@ -14,7 +14,7 @@
 use crate::chunk_map::ChunkMap;
 use crate::error::VolumeError;
 use crate::layout::{Layout, StripeAddress};
-use crate::member::{Condition, Member};
+use crate::member::{Caching, Condition, Member};
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
 use butterfs_device::BlockDevice;
@@ -122,7 +122,8 @@ impl Volume {
             let found = piece.is_some_and(|piece| {
                 (0..layout.mirrors()).map(|mirror| layout.stripe_address(&piece, mirror)).any(|address| {
                     let is_it = layout.chunk().stripes[address.stripe].device == on;
-                    is_it && self.fetch_stripe(&layout, 0, address, Trust::Verified, &mut bytes).is_ok()
+                    is_it
+                        && self.fetch_stripe(&layout, 0, address, (Trust::Verified, Caching::Kept), &mut bytes).is_ok()
                 })
             });
             Ok(found)

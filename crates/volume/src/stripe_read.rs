@@ -41,7 +41,7 @@ impl Volume {
         (trust, caching): (Trust, Caching),
         buf: &mut [u8],
     ) -> Result<(), CopyFailure> {
-        let fetch = |address, part: &mut [u8]| self.fetch_place(layout, copy, address, (trust, caching), part);
+        let fetch = |address, part: &mut [u8]| self.fetch_stripe(layout, copy, address, (trust, caching), part);
         layout.pieces(at, buf.len()).try_for_each(|piece| {
             let part = &mut buf[piece.range.clone()];
             match source(layout, &piece, copy) {
@@ -51,7 +51,7 @@ impl Volume {
                     fetch(layout.stripe_address(&piece, 0), part)
                 }
                 None => fetch(self.mirror_address(layout, &piece, copy, trust), part),
-                Some(source) => self.compute(layout, &piece, copy, source, trust, part),
+                Some(source) => self.compute(layout, &piece, copy, source, (trust, caching), part),
             }
         })
     }
@@ -101,7 +101,7 @@ impl Volume {
     ) -> Result<(), CopyFailure> {
         let address = layout.stripe_address(piece, 0);
         if self.is_believed(layout, piece) || !self.can_be_computed(layout, piece) {
-            return self.fetch_place(layout, 0, address, how, buf);
+            return self.fetch_stripe(layout, 0, address, how, buf);
         }
         let _row = self.rows.read(layout.chunk(), piece.row);
         let depths = piece.depth..piece.depth + buf.len() as u64;
@@ -110,7 +110,7 @@ impl Volume {
             buf.copy_from_slice(row.element(piece.column));
             return Ok(());
         }
-        self.fetch_place(layout, 0, address, how, buf)
+        self.fetch_stripe(layout, 0, address, how, buf)
     }
 
     /// Whether enough of the row lies on devices that have missed nothing.
@@ -131,18 +131,8 @@ impl Volume {
         self.is_readable(layout, layout.stripe_address(piece, 0), Trust::Blind)
     }
 
+    /// The bytes at a place of a device, as they are.
     pub(crate) fn fetch_stripe(
-        &self,
-        layout: &Layout<'_>,
-        copy: usize,
-        address: StripeAddress,
-        trust: Trust,
-        buf: &mut [u8],
-    ) -> Result<(), CopyFailure> {
-        self.fetch_place(layout, copy, address, (trust, Caching::Kept), buf)
-    }
-
-    fn fetch_place(
         &self,
         layout: &Layout<'_>,
         copy: usize,
@@ -164,7 +154,7 @@ impl Volume {
         piece: &Piece,
         copy: usize,
         source: Source,
-        trust: Trust,
+        how: (Trust, Caching),
         buf: &mut [u8],
     ) -> Result<(), CopyFailure> {
         let also_without = match source {
@@ -175,15 +165,15 @@ impl Volume {
         let _row = self.rows.read(layout.chunk(), piece.row);
         let (mut p, mut q) = (vec![0; buf.len()], vec![0; buf.len()]);
         if !matches!(source, Source::Q) {
-            self.fetch_stripe(layout, copy, layout.parity_address(piece, 0), trust, &mut p)?;
+            self.fetch_stripe(layout, copy, layout.parity_address(piece, 0), how, &mut p)?;
         }
         if !matches!(source, Source::P) {
-            self.fetch_stripe(layout, copy, layout.parity_address(piece, 1), trust, &mut q)?;
+            self.fetch_stripe(layout, copy, layout.parity_address(piece, 1), how, &mut q)?;
         }
         let mut other = vec![0; buf.len()];
         let present = |column: &usize| *column != piece.column && Some(*column) != also_without;
         for column in (0..layout.columns()).filter(present) {
-            self.fetch_stripe(layout, copy, layout.column_address(piece, column), trust, &mut other)?;
+            self.fetch_stripe(layout, copy, layout.column_address(piece, column), how, &mut other)?;
             parity::add(&mut p, &other);
             parity::add_scaled(&mut q, &other, column);
         }

@@ -74,7 +74,7 @@ impl Volume {
         }
         let address = of.layout.element_address(of.row, of.element, of.row * STRIPE_LEN);
         let mut held = vec![0; STRIPE_LEN as usize];
-        let is_held = self.fetch_stripe(of.layout, 0, address, Trust::Blind, &mut held).is_ok();
+        let is_held = self.fetch_stripe(of.layout, 0, address, (Trust::Blind, Caching::Kept), &mut held).is_ok();
         if is_held && of.element < of.layout.columns() && of.is_right(of.element, &held) {
             return Ok(Some(held));
         }

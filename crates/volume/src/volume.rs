@@ -442,6 +442,11 @@ impl Volume {
     /// Reads one copy as it is: the bytes are not verified by anyone. For readers that check parts of a large read
     /// and then try other copies of the bad parts; they tell about those with [`count_bad_copy`](Self::count_bad_copy).
     pub fn read_copy(&self, at: Logical, copy: usize, buf: &mut [u8]) -> Result<(), VolumeError> {
+        self.read_copy_as(at, copy, Caching::Kept, buf)
+    }
+
+    /// Like [`read_copy`](Self::read_copy), past the caches of the devices where `caching` says so.
+    pub fn read_copy_as(&self, at: Logical, copy: usize, caching: Caching, buf: &mut [u8]) -> Result<(), VolumeError> {
         order::check(order::DEVICE);
         let len = buf.len() as u64;
         let _request = self.requests.read();
@@ -449,7 +454,7 @@ impl Volume {
             if copy >= layout.copies() {
                 return Err(VolumeError::NoGoodCopy { at, len, failures: Vec::new() });
             }
-            let fetched = self.fetch(&layout, at, copy, (Trust::Verified, Caching::Kept), buf);
+            let fetched = self.fetch(&layout, at, copy, (Trust::Verified, caching), buf);
             fetched.map_err(|failure| VolumeError::NoGoodCopy { at, len, failures: vec![failure] })
         })
     }

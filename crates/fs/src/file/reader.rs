@@ -315,7 +315,7 @@ impl Files {
             read.inspect_err(|error| volume.report(Some(at), error.to_string()))?;
             if volume.is_writable() && !self.engine.is_read_only() {
                 // Copies behind the first good one have not been looked at. Repairing is not what was asked for.
-                (0..volume.copies(at)).for_each(|copy| drop(volume.repair(at, copy, into)));
+                (0..volume.copies(at)).for_each(|copy| drop(volume.rewrite(at, copy, into)));
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Scrub: reads every allocated byte of every device, verifies it, repairs it from another copy, and names the files.
 //!
 //! ```text
-//! Lane (one for each device) ── Window (4 MiB of a device extent) ──► Plan: the parts that the last commit uses
+//! Lane (one for each device) ── Window (1 MiB of a device extent) ──► Plan: the parts that the last commit uses
 //!      ▲                                                               │ hold, read, verify, repair
 //!      └── WindowResult: counters and damage, merged in device order ◄─┘
 //! ```
@@ -39,7 +39,8 @@ pub use names::{MOST_NAMED, Namer};
 pub use run::{MOST_DAMAGES, Priority, Progress, Resumed, Scrub, Settings};
 pub use selection::Selection;
 
-/// Bytes of a device that one worker reads before it takes the next ones.
-pub(crate) const WINDOW: u64 = 4 << 20;
+/// Bytes of a device that one worker reads before it takes the next ones: what several workers read stays in the
+/// processor's caches until it is verified. 4 MiB are slower by a fifth.
+pub(crate) const WINDOW: u64 = 1 << 20;
 /// The unit in which extents are counted.
 const UNIT: u64 = 64 << 10;

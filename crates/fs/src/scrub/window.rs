@@ -9,14 +9,12 @@ use crate::transaction::Core;
 use butterfs_device::AlignedBuffer;
 use butterfs_ondisk::header::Header;
 use butterfs_ondisk::{ChecksumKind, DeviceId, Logical, Physical};
-use butterfs_volume::{CopyPlace, FoundErrors, Rewritten, Run};
+use butterfs_volume::{Caching, CopyPlace, FoundErrors, Rewritten, Run};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// The longest read.
-const LONGEST_READ: usize = 1 << 20;
 /// Parts with less between them are read together.
 const BRIDGED: u64 = 16 << 10;
 /// Bytes that are repaired at a time.
@@ -354,11 +352,12 @@ impl Order<'_> {
         let (volume, sector) = (self.core.volume(), self.core.sectorsize() as usize);
         let is_bare = |index: usize| part.sums.as_ref().is_none_or(|sums| sums.get(index).is_none());
         let sectors: Vec<usize> = (0..bytes.len() / sector).filter(|index| is_bare(*index)).collect();
-        for group in sectors.chunk_by(|a, b| a + 1 == *b).flat_map(|group| group.chunks(LONGEST_READ / sector)) {
+        for group in sectors.chunk_by(|a, b| a + 1 == *b) {
             let range = group[0] * sector..(group[group.len() - 1] + 1) * sector;
             let (at, mut other) = (part.run.at.plus(range.start as u64), vec![0; range.len()]);
             for copy in (1..volume.copies(at)).filter(|_| part.sums_lost.is_none()) {
-                if volume.read_copy(at, copy, &mut other).is_ok() && other != bytes[range.clone()] {
+                let read = volume.read_copy_as(at, copy, Caching::Avoided, &mut other);
+                if read.is_ok() && other != bytes[range.clone()] {
                     self.tell_differences(part, &bytes[range.clone()], &other, range.start as u64, result);
                 }
             }
@@ -398,17 +397,11 @@ fn reads(runs: impl Iterator<Item = Run>) -> Vec<Range<Physical>> {
     for run in runs {
         let end = run.physical.plus(run.len);
         match reads.last_mut() {
-            Some(last) if run.physical.0 <= last.end.0 + BRIDGED && end.0 - last.start.0 <= LONGEST_READ as u64 => {
-                last.end = end;
-            }
+            Some(last) if run.physical.0 <= last.end.0 + BRIDGED => last.end = end,
             _ => reads.push(run.physical..end),
         }
     }
-    let pieces = |range: Range<Physical>| {
-        let starts = (range.start.0..range.end.0).step_by(LONGEST_READ);
-        starts.map(move |at| Physical(at)..Physical((at + LONGEST_READ as u64).min(range.end.0)))
-    };
-    reads.into_iter().flat_map(pieces).collect()
+    reads
 }
 
 fn found_errors(result: &WindowResult) -> FoundErrors {

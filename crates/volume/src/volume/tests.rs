@@ -3,7 +3,9 @@
 use super::*;
 use crate::fixture::{Rig, SHAPES, START, noise, rig};
 use crate::member::Condition;
+use crate::repair::Rewritten;
 use crate::resync::Confirmed;
+use crate::row_check::RowRepair;
 use butterfs_device::{Fault, FaultRule, MemoryDevice, Operation, ReadOnlyDevice};
 use butterfs_ondisk::Physical;
 use butterfs_ondisk::chunk::STRIPE_LEN;
@@ -16,6 +18,10 @@ fn any(_: &[u8]) -> Result<(), String> {
 
 fn equal_to(expected: &[u8]) -> impl FnMut(&[u8]) -> Result<(), String> {
     move |found| if found == expected { Ok(()) } else { Err("checksum mismatch".to_owned()) }
+}
+
+fn is_good(rewritten: &Rewritten) -> bool {
+    matches!(rewritten, Rewritten::From(_) | Rewritten::WasGood)
 }
 
 /// A rig whose chunk is full of noise, and the noise.
@@ -528,10 +534,10 @@ fn bad_copies_are_repaired_from_good_ones() {
         assert!(messages.iter().all(|message| message.ends_with("repaired from another copy")), "{messages:?}");
         let counted: u64 = stats.iter().map(|(_, stats)| stats.corruption_errors).sum();
         assert!(counted as usize == messages.len() && counted > 0, "{profile}: {stats:?}");
-        // Read order passes over some damaged mirrors; scrub's way through `repair` repairs those.
+        // Read order passes over some damaged mirrors; scrub's way through `rewrite` repairs those.
         for offset in (0..rig.chunk.length).step_by(STRIPE_LEN as usize).map(|element| element + 8192) {
             let good = &content[offset as usize..][..4096];
-            (0..mirrors).for_each(|copy| assert!(rig.volume.repair(at(offset), copy, good).unwrap()));
+            (0..mirrors).for_each(|copy| assert!(is_good(&rig.volume.rewrite(at(offset), copy, good).unwrap())));
         }
         check_all_copies(&rig, &content, &format!("{profile} x{stripes}"));
     }
@@ -544,7 +550,7 @@ fn an_unreadable_sector_is_repaired_by_writing_it() {
     rig.devices[0].break_range(address..address + 4096);
     let mut found = vec![0; 16384];
     rig.volume.read(START, &mut found, &mut equal_to(&content[..16384])).unwrap();
-    assert_eq!(rig.volume.device_stats()[0].1, DeviceStats { read_errors: 2, ..DeviceStats::default() });
+    assert_eq!(rig.volume.device_stats()[0].1, DeviceStats { read_errors: 1, ..DeviceStats::default() });
     rig.volume.read_copy(START, 0, &mut found).unwrap();
     assert_eq!(found, content[..16384]);
 }
@@ -570,11 +576,88 @@ fn nothing_is_repaired_with_bytes_that_no_copy_holds_any_more() {
     let old = content[..4096].to_vec();
     rig.volume.write(START, &[1; 4096]).unwrap();
     damage(&rig, 0, 0);
-    assert!(!rig.volume.repair(START, 0, &old).unwrap());
+    assert_eq!(rig.volume.rewrite(START, 0, &old).unwrap(), Rewritten::NoSource);
     let mut found = vec![0; 4096];
     rig.volume.read_copy(START, 0, &mut found).unwrap();
     assert_eq!(found, [0xee; 4096], "left alone");
-    assert!(rig.volume.repair(START, 0, &[1; 4096]).unwrap());
+    assert!(matches!(rig.volume.rewrite(START, 0, &[1; 4096]).unwrap(), Rewritten::From(place) if place.copy == 1));
+}
+
+/// A device whose cache holds everything: what befalls the storage shows only in reads past it.
+#[derive(Debug)]
+struct Hiding {
+    cache: Arc<MemoryDevice>,
+    storage: Arc<MemoryDevice>,
+}
+
+impl BlockDevice for Hiding {
+    fn len(&self) -> u64 {
+        self.cache.len()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.cache.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.cache.write_at(offset, data)?;
+        self.storage.write_at(offset, data)
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn has_uncached_reads(&self) -> bool {
+        true
+    }
+    fn read_uncached(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.storage.read_at(offset, buf)
+    }
+    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.storage.discard(offset, len)
+    }
+    fn name(&self) -> String {
+        self.storage.name()
+    }
+}
+
+#[test]
+fn caches_hide_no_damage_of_the_storage() {
+    for (profile, stripes) in SHAPES {
+        let rig = rig(profile, stripes);
+        let cache = |storage: &Arc<MemoryDevice>| Arc::new(MemoryDevice::named(&storage.name(), storage.len()));
+        let hiding = |storage: &Arc<MemoryDevice>| Hiding { cache: cache(storage), storage: Arc::clone(storage) };
+        let devices: Vec<Arc<dyn BlockDevice>> =
+            rig.memory.iter().map(|storage| Arc::new(hiding(storage)) as Arc<dyn BlockDevice>).collect();
+        let item = |id| crate::fixture::dev_item(id, crate::fixture::DEVICE_LEN);
+        let volume = Volume::of_devices((1..).map(item).zip(devices).collect());
+        volume.set_chunk_map(ChunkMap::from_chunks([rig.chunk.clone()]).unwrap());
+        let content = noise(3, rig.chunk.length as usize);
+        volume.write(START, &content).unwrap();
+        let layout = Layout::of(&rig.chunk).unwrap();
+        let what = format!("{profile} x{stripes}");
+        for (offset, copy) in [(4096, 0), (STRIPE_LEN + 8192, layout.mirrors() - 1)] {
+            damage(&rig, offset, copy);
+            let good = &content[offset as usize..][..4096];
+            let mut found = vec![0; 4096];
+            volume.read_copy(at(offset), copy, &mut found).unwrap();
+            assert_eq!(found, good, "{what}: the cache hides it");
+            volume.read_copy_as(at(offset), copy, Caching::Avoided, &mut found).unwrap();
+            assert_eq!(found, [0xee; 4096], "{what}");
+            assert_eq!(volume.copies_agree(at(offset), 4096).unwrap(), layout.mirrors() == 1, "{what}");
+            let other = (volume.copies(START) > 1).then(|| volume.rewrite(at(offset), copy, good).unwrap());
+            assert!(other.is_none_or(|rewritten| matches!(rewritten, Rewritten::From(_))), "{what}");
+        }
+        if volume.copies(START) > 1 {
+            check_all_copies(&rig, &content, &what);
+        }
+        if layout.parity() > 0 {
+            let piece = layout.pieces(START, 4096).next().unwrap();
+            let address = layout.parity_address(&piece, 0);
+            rig.memory[address.stripe].write_at(address.physical.0, &[0xee; 4096]).unwrap();
+            let confirm = |_: Logical, _: &[u8]| Confirmed::Unknown;
+            let checked = volume.check_parity(START, 4096, RowRepair::Write, &|_| true, &confirm).unwrap();
+            assert_eq!((checked.data, checked.parity), (0, 4096), "{what}");
+            check_all_copies(&rig, &content, &what);
+        }
+    }
 }
 
 /// Runs something when a certain place is about to be written, and gives it time.
@@ -727,7 +810,7 @@ fn requests_outside_of_one_chunk_are_refused() {
         assert!(matches!(read, Err(VolumeError::Unmapped { .. })));
         assert!(rig.volume.write(at(offset), &vec![0; len]).is_err());
         assert!(rig.volume.read_copy(at(offset), 0, &mut vec![0; len]).is_err());
-        assert!(rig.volume.repair(at(offset), 0, &vec![0; len]).is_err());
+        assert!(rig.volume.rewrite(at(offset), 0, &vec![0; len]).is_err());
     }
     assert!(rig.volume.read(Logical(0), &mut [0], &mut any).is_err());
     assert!(rig.volume.read_copy(START, 1, &mut [0]).is_err(), "RAID0 has one copy");
@@ -808,7 +891,7 @@ fn a_read_only_device_is_never_written() {
     assert!(!volume.is_writable());
     assert!(volume.take_messages()[0].ends_with("not repaired: disk1 is open read-only"));
     assert!(matches!(volume.write(START, &[0]), Err(VolumeError::ReadOnly { .. })));
-    assert!(matches!(volume.repair(START, 0, &[0]), Err(VolumeError::ReadOnly { .. })));
+    assert!(matches!(volume.rewrite(START, 0, &[0]), Err(VolumeError::ReadOnly { .. })));
     assert_eq!(rig.memory[0].to_bytes(), before);
 }
 
