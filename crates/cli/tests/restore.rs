@@ -2,7 +2,7 @@
 
 mod common;
 
-use butterfs_testkit::kernel::{KernelMount, mkfs, run, run_ok};
+use butterfs_testkit::kernel::{KernelMount, LoopDevice, mkfs, run, run_ok};
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use common::{butterfs, butterfs_ok};
@@ -47,7 +47,8 @@ fn copy(image: &Path, to: &Path) -> PathBuf {
 /// All paths below a folder, and the contents of files.
 fn below(folder: &Path) -> Vec<(String, Option<Vec<u8>>)> {
     let listed = run_ok(20, "find", &[text(folder), "-mindepth", "1", "-printf", "%P\n"]);
-    let mut found: Vec<_> = listed.lines().map(|line| (line.to_owned(), fs::read(folder.join(line)).ok())).collect();
+    let content = |path: PathBuf| path.is_file().then(|| fs::read(path).ok()).flatten();
+    let mut found: Vec<_> = listed.lines().map(|line| (line.to_owned(), content(folder.join(line)))).collect();
     found.sort();
     found
 }
@@ -163,6 +164,10 @@ fn what_was_there_before_is_compared() {
     let mount = KernelMount::new(&image, "noatime");
     run_ok(20, "mknod", &[text(&mount.path().join("null")), "c", "1", "3"]);
     fs::hard_link(mount.path().join("top"), mount.path().join("dir/other")).unwrap();
+    run_ok(20, "setfattr", &["-n", "user.colour", "-v", "green", text(&mount.path().join("dir/f"))]);
+    std::os::unix::fs::symlink("top", mount.path().join("owned")).unwrap();
+    std::os::unix::fs::lchown(mount.path().join("owned"), Some(5), Some(6)).unwrap();
+    run_ok(20, "mkfifo", &["-m", "640", text(&mount.path().join("pipe"))]);
     let sparse = fs::File::create(mount.path().join("sparse")).unwrap();
     sparse.write_all_at(b"in the middle", 1 << 20).and_then(|()| sparse.set_len(1 << 30)).unwrap();
     drop(sparse);
@@ -188,16 +193,56 @@ fn what_was_there_before_is_compared() {
     wrong("top", &|at| fs::write(at, "another").unwrap());
     wrong("dir/link", &|at| std::os::unix::fs::symlink("g", at).unwrap());
     wrong("null", &|at| fs::write(at, "").unwrap());
+    std::os::unix::fs::lchown(target.join("owned"), Some(0), Some(0)).unwrap();
+    run_ok(20, "chmod", &["600", text(&target.join("pipe"))]);
+    run_ok(20, "setfattr", &["-x", "user.colour", text(&target.join("dir/f"))]);
     fs::File::options().write(true).open(target.join("sparse")).unwrap().write_all_at(b"!", 1 << 29).unwrap();
     // Another time of the last change is another file.
     fs::write(target.join("sub/s"), "s").unwrap();
     let (code, found, _) = restore();
     // The other name of 'top' is still what it was.
-    let expected = ["/dir/link", "/null", "/sparse", "/sub/s", "/top"].map(str::to_owned);
+    let expected = ["/dir/f", "/dir/link", "/null", "/owned", "/pipe", "/sparse", "/sub/s", "/top"].map(str::to_owned);
     assert_eq!((code, found), (Some(1), expected.to_vec()));
     assert_eq!(fs::read(target.join("top")).unwrap(), b"another");
     let said = butterfs(&["restore", "-a", "-o", text(&image), text(&target)]);
     assert_eq!((said.code, below(&target)), (Some(0), all), "{said:?}");
+    assert_eq!(restore().0, Some(0));
+}
+
+/// A file of the filesystem with the name of its image, or of the map, takes the place of neither.
+#[test]
+fn what_is_read_is_not_overwritten() {
+    const TEST: &str = "reads_itself";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let image = filled(&scratch, |at| {
+        for name in ["made.img", "hard.img", "found.map", "other"] {
+            fs::write(at.join(name), "inner").unwrap();
+        }
+    });
+    fs::hard_link(&image, scratch.join("hard.img")).unwrap();
+    std::os::unix::fs::symlink(&image, scratch.join("link.img")).unwrap();
+    let (map, before) = (scratch.join("found.map"), fs::read(&image).unwrap());
+    butterfs_ok(&["rescue", "scan", "-q", "--map", text(&map), text(&image)]);
+    let device = LoopDevice::attach(&image, true);
+    for source in [&image, &scratch.join("link.img"), &scratch.join("hard.img"), device.path()] {
+        let said = butterfs(&["restore", "-a", "-o", "--map", text(&map), text(source), text(scratch.path())]);
+        let told = said.stderr.matches("it is what is being read").count();
+        assert_eq!((said.code, told), (Some(1), 3), "{}: {said:?}", source.display());
+        assert!(fs::read(&image).unwrap() == before, "{}", source.display());
+        assert_eq!(fs::read(scratch.join("other")).unwrap(), b"inner");
+    }
+    // A map is not of every filesystem of the same length.
+    let other = scratch.sparse_file("other.img", 200 << 20);
+    mkfs(&other, &[]);
+    for words in [&["rescue", "scan", "-q"][..], &["restore", "-a", "-D"]] {
+        let target = text(scratch.path());
+        let end = if words[0] == "restore" { &[target][..] } else { &[] };
+        let said = butterfs(&[words, &["--map", text(&map), text(&other)], end].concat());
+        assert!(said.code == Some(1) && said.stderr.contains("is a map of another filesystem"), "{said:?}");
+    }
 }
 
 /// A run that is killed leaves no part of a file under its name, so that the next one completes the rest.

@@ -159,6 +159,21 @@ pub fn usage_of_filesystem(fsid: &[u8; 16], span: &Span) -> Option<String> {
     })
 }
 
+/// The files that hold what is at a path, as device and inode: its own one, and for a loop device, or a partition of
+/// one, those beneath. None where nothing is there.
+pub fn files_of(path: &Path) -> Vec<(u64, u64)> {
+    let (mut files, mut next) = (Vec::new(), Some(path.to_owned()));
+    while let Some(found) = next.take().and_then(|path| fs::metadata(path).ok()) {
+        let own = (found.dev(), found.ino());
+        if files.contains(&own) {
+            break;
+        }
+        files.push(own);
+        next = found.file_type().is_block_device().then(|| backing_file(found.rdev())).flatten();
+    }
+    files
+}
+
 /// The file beneath a loop device, or beneath the loop device that this is a partition of.
 pub fn backing_file(number: u64) -> Option<PathBuf> {
     let dir = sysfs_of(number)?;

@@ -47,7 +47,7 @@ pub use faulty::{Fault, FaultCounts, FaultRates, FaultRule, FaultyDevice, Operat
 pub use file::{FileDevice, FileOptions};
 pub use file_clone::clone_range;
 pub use gate::GateDevice;
-pub use in_use::Origin;
+pub use in_use::{Origin, files_of};
 pub use memory::MemoryDevice;
 pub use open_error::{OpenError, OpenErrorKind};
 pub use read_only::ReadOnlyDevice;

@@ -21,7 +21,7 @@ use butterfs_rescue::tree::{Root, Tree};
 use butterfs_rescue::undelete::{self, Deleted};
 use butterfs_rescue::{Wreck, restore::ROOT_DIRECTORY};
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use telling::Teller;
 
 const EXIT_CODES: &str = "Exit codes: 0 everything was restored as the last commit had it, 1 failure, or something is \
@@ -290,7 +290,9 @@ impl Args {
         let path = target.ok_or_else(|| CliError::usage("a directory to restore into is missing"))?;
         let opened = Directory::open(path, self.overwrite);
         let opened = opened.map_err(|error| CliError::failed(format!("cannot open {}: {error}", path.display())))?;
-        Ok(Box::new(opened))
+        let names: Vec<String> = wreck.devices().iter().map(|device| device.name()).collect();
+        let read = names.iter().map(Path::new).chain(self.source.maps());
+        Ok(Box::new(opened.sparing(read.flat_map(butterfs_device::files_of).collect())))
     }
 
     fn is_to_stdout(&self) -> bool {

@@ -11,11 +11,13 @@ use std::ops::Range;
 
 /// Lines of a map at most.
 const MOST_LINES: usize = 4 << 20;
+/// Bytes that are read together at least.
+const PAGE: u64 = 4096;
 
 /// See the [module](self).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ddrescue {
-    /// Ascending, without overlaps.
+    /// Ascending, with good bytes between them, whole pages: a page is read as a whole.
     bad: Vec<Range<u64>>,
 }
 
@@ -44,13 +46,22 @@ impl Ddrescue {
                 _ => return Err(wrong()),
             }
         }
-        bad.sort_by_key(|range| range.start);
-        Ok(Ddrescue { bad })
+        Ok(Ddrescue::of_bad(bad))
     }
 
-    /// A map in which these ranges are bad.
-    pub fn of_bad(bad: Vec<Range<u64>>) -> Ddrescue {
-        Ddrescue { bad }
+    /// A map in which the pages with these ranges are bad.
+    pub fn of_bad(mut bad: Vec<Range<u64>>) -> Ddrescue {
+        bad.sort_by_key(|range| range.start);
+        let mut pages: Vec<Range<u64>> = Vec::new();
+        for range in bad.into_iter().filter(|range| !range.is_empty()) {
+            let start = range.start / PAGE * PAGE;
+            let end = range.end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+            match pages.last_mut() {
+                Some(last) if start <= last.end => last.end = last.end.max(end),
+                _ => pages.push(start..end),
+            }
+        }
+        Ddrescue { bad: pages }
     }
 
     /// The bad ranges.
@@ -123,13 +134,24 @@ mod tests {
     #[test]
     fn maps_of_ddrescue_are_read() {
         let map = Ddrescue::parse(MAP).unwrap();
-        assert_eq!(map.bad(), [0x117000..0x117200, 0x117200..0x118200, 0x118200..0x120000]);
+        assert_eq!(map.bad(), std::slice::from_ref(&(0x117000..0x120000)));
         assert!(
             map.is_good(&(0..0x117000)) && !map.is_good(&(0x116000..0x117001)) && map.is_good(&(0x120000..0x200000))
         );
         for bad in ["", "0 +\n0 1\n", "0 +\nx 1 +\n", "0 +\n0 1 !\n", "0 +\n0xFFFFFFFFFFFFFFFF 2 -\n"] {
             assert!(Ddrescue::parse(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn pages_with_bad_bytes_are_bad_whatever_the_order() {
+        let text = "0 + 1\n0x5e00 0x200 -\n0x1000 0x8000 *\n0x2000 0x1000 /\n0x20400 0x1 -\n0 0 -\n";
+        let map = Ddrescue::parse(text).unwrap();
+        assert_eq!(map.bad(), [0x1000..0x9000, 0x20000..0x21000]);
+        assert_eq!(
+            map.split(0x8000..0x20001),
+            [(0x8000..0x9000, false), (0x9000..0x20000, true), (0x20000..0x20001, false)]
+        );
     }
 
     #[test]

@@ -70,6 +70,7 @@ pub fn scan(
     let states =
         devices.iter().map(|device| DeviceState { name: device.name(), len: device.len(), done: 0, bad: Vec::new() });
     let (mut map, mut file) = Map::resume(path, states.collect(), settings.limit)?;
+    map.check_origin(path, devices)?;
     let mut finder = Finder::new(map.identities().to_vec());
     for identity in identities(devices) {
         finder.know(identity);
@@ -255,6 +256,22 @@ fn push(bad: &mut Vec<Range<u64>>, range: Range<u64>) {
 }
 
 impl Map {
+    /// Refuses a map of other filesystems than those whose superblocks are on the devices. Devices without any could be
+    /// anybody's.
+    pub fn check_origin(&self, path: &Path, devices: &[Arc<dyn BlockDevice>]) -> Result<()> {
+        let (own, known) = (identities(devices), self.identities());
+        if own.is_empty() || known.is_empty() || own.iter().any(|own| known.iter().any(|it| it.fsid == own.fsid)) {
+            return Ok(());
+        }
+        crate::error(format!("{} is a map of another filesystem; give another file, or remove it", path.display()))
+    }
+
+    /// The newest generation of the tree blocks of a filesystem that were found.
+    pub fn newest_generation(&self, fsid: [u8; 16]) -> Option<u64> {
+        let of = |found: &&crate::index::Found| self.identities()[usize::from(found.family)].fsid == fsid;
+        self.collection().iter().filter(of).map(|found| found.generation).max()
+    }
+
     /// The index of one of the filesystems: that of a superblock with this UUID in its blocks, else the one with most
     /// blocks.
     pub fn into_index(self, fsid: Option<[u8; 16]>) -> Result<(crate::Index, Identity)> {

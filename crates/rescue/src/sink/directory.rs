@@ -4,7 +4,8 @@
 //! a name that has no slash. Files are made anew and never opened through what is there.
 //!
 //! Invariant: a file has its name when all of it is there, so that a run that was ended leaves no part of one.
-//! Something that has the name already is compared, and counts as restored only where it is the same.
+//! Something that has the name already is compared, and counts as restored only where it is the same: content, owner,
+//! mode, time and extended attributes.
 
 use super::{Attributes, Incoming, Made, Moment, Path, Sink, is_safe};
 use butterfs_device::is_zero;
@@ -12,6 +13,7 @@ use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -31,6 +33,8 @@ const SET_ID: u32 = 0o6000;
 pub struct Directory {
     top: OwnedFd,
     overwrites: bool,
+    /// Files, as device and inode, that nothing takes the place of.
+    spared: Vec<(u64, u64)>,
     /// The directory that was opened last, and its path.
     last: Option<(Vec<Vec<u8>>, OwnedFd)>,
     complaints: Vec<String>,
@@ -45,7 +49,14 @@ impl Directory {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = rustix::fs::open(path, flags, Mode::empty())?;
         let is_root = rustix::process::geteuid().is_root();
-        Ok(Directory { top, overwrites, last: None, complaints: Vec::new(), is_root, has_told_of_owners: false })
+        let (spared, last, complaints, has_told_of_owners) = Default::default();
+        Ok(Directory { top, overwrites, spared, last, complaints, is_root, has_told_of_owners })
+    }
+
+    /// Leaves these files alone, named by device and inode, whatever is overwritten: those that are read.
+    pub fn sparing(mut self, files: Vec<(u64, u64)>) -> Directory {
+        self.spared = files;
+        self
     }
 
     fn complain(&mut self, what: &str, path: &Path, error: Errno) {
@@ -95,11 +106,14 @@ impl Directory {
         if !is_safe(name) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a name that leads elsewhere"));
         }
-        let overwrites = self.overwrites;
-        let parent = self.enter(parent)?;
         let name = OsStr::from_bytes(name);
-        match make(parent, name) {
-            Err(Errno::EXIST) if overwrites => {
+        match make(self.enter(parent)?, name) {
+            Err(Errno::EXIST) if self.overwrites => {
+                if self.there(path)?.is_some_and(|there| self.spared.contains(&(there.st_dev, there.st_ino))) {
+                    let message = "it is what is being read, and is not overwritten";
+                    return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+                }
+                let parent = self.enter(parent)?;
                 rustix::fs::unlinkat(parent, name, AtFlags::empty())?;
                 Ok(Some(make(parent, name)?))
             }
@@ -153,7 +167,30 @@ impl Directory {
         }
     }
 
-    /// Whether what has this name is the file that would be made: its content, and owner, mode and time if wanted.
+    /// Whether what has this name has these extended attributes, and owner, mode and time if wanted. An attribute that
+    /// the filesystem has no room for at all is missing there after every run, and was complained about.
+    fn has_attributes(&mut self, path: &Path, there: &Stat, attributes: &Attributes) -> io::Result<bool> {
+        let Some((name, parent)) = path.split_last() else { return Ok(false) };
+        let has_owner = !self.is_root || (there.st_uid, there.st_gid) == (attributes.uid, attributes.gid);
+        let is_link = FileType::from_raw_mode(there.st_mode) == FileType::Symlink;
+        let bits = if self.is_root { 0o7777 } else { 0o1777 };
+        let has_mode = is_link || (there.st_mode ^ attributes.mode) & bits == 0;
+        let has_time = (there.st_mtime, there.st_mtime_nsec as u32) == attributes.mtime;
+        if attributes.is_wanted && !(has_owner && has_mode && has_time) {
+            return Ok(false);
+        }
+        let place = place_in(self.enter(parent)?, name);
+        let has = |(key, value): (&Vec<u8>, &Vec<u8>)| {
+            let mut found = vec![0; value.len() + 1];
+            match rustix::fs::lgetxattr(OsStr::from_bytes(&place), OsStr::from_bytes(key), &mut found[..]) {
+                Ok(len) => found[..len] == value[..],
+                Err(error) => error == Errno::OPNOTSUPP,
+            }
+        };
+        Ok(attributes.xattrs.iter().all(has))
+    }
+
+    /// Whether what has this name is the file that would be made.
     fn is_same_file(
         &mut self,
         path: &Path,
@@ -162,14 +199,8 @@ impl Directory {
         incoming: Incoming<'_>,
     ) -> io::Result<bool> {
         let Some((name, parent)) = path.split_last() else { return Ok(false) };
-        let has_owner = !self.is_root || (there.st_uid, there.st_gid) == (attributes.uid, attributes.gid);
-        let has_mode = (there.st_mode ^ attributes.mode) & if self.is_root { 0o7777 } else { 0o1777 } == 0;
-        let has_time = (there.st_mtime, there.st_mtime_nsec as u32) == attributes.mtime;
         let is_regular = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
-        if !is_regular
-            || there.st_size as u64 != incoming.size
-            || (attributes.is_wanted && !(has_owner && has_mode && has_time))
-        {
+        if !is_regular || there.st_size as u64 != incoming.size || !self.has_attributes(path, there, attributes)? {
             return Ok(false);
         }
         let Ok(opened) = beneath(self.enter(parent)?, name, OFlags::RDONLY | OFlags::NONBLOCK) else {
@@ -187,36 +218,37 @@ impl Directory {
         Ok(is_same && is_hole(&file, end, incoming.size))
     }
 
-    fn is_link_to(&mut self, path: &Path, target: &OsStr) -> io::Result<bool> {
+    fn is_same_link(&mut self, path: &Path, attributes: &Attributes, target: &OsStr) -> io::Result<bool> {
         let Some((name, parent)) = path.split_last() else { return Ok(false) };
         let own = rustix::fs::readlinkat(self.enter(parent)?, OsStr::from_bytes(name), Vec::new());
-        Ok(own.is_ok_and(|own| own.as_bytes() == target.as_bytes()))
+        let Some(there) = self.there(path)?.filter(|_| own.is_ok_and(|own| own.as_bytes() == target.as_bytes())) else {
+            return Ok(false);
+        };
+        self.has_attributes(path, &there, attributes)
     }
 
-    /// Extended attributes of what cannot be opened: by its name in the opened directory, which no link is followed
-    /// behind.
-    fn attach_by_name(&mut self, path: &Path, attributes: &Attributes) {
-        let (Some((name, _)), Some((_, parent))) = (path.split_last(), &self.last) else { return };
-        let place = format!("/proc/self/fd/{}/", parent.as_raw_fd()).into_bytes();
-        let place = [&place, &name[..]].concat();
-        for (key, value) in &attributes.xattrs {
-            let key = OsStr::from_bytes(key);
-            if let Err(error) = rustix::fs::lsetxattr(OsStr::from_bytes(&place), key, value, XattrFlags::empty()) {
-                self.complain(&format!("extended attribute {}", key.to_string_lossy()), path, error);
-            }
-        }
+    /// Has `make` make what cannot be opened, under a name that nobody looks for until it has its attributes.
+    fn make_whole(
+        &mut self,
+        path: &Path,
+        attributes: &Attributes,
+        make: impl Fn(BorrowedFd<'_>, &OsStr) -> Result<(), Errno>,
+    ) -> io::Result<bool> {
+        let Some((_, parent)) = path.split_last() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the top is a directory"));
+        };
+        let hidden = Hidden::new(self.enter(parent)?, make)?;
+        self.apply_by_name(path, &hidden, attributes);
+        Ok(self.make(path, |parent, name| hidden.publish(parent, name))?.is_some())
     }
 
-    /// The same for what cannot be opened.
-    fn apply_by_name(&mut self, path: &Path, attributes: &Attributes) -> io::Result<()> {
-        let Some((name, parent)) = path.split_last() else { return Ok(()) };
-        let is_root = self.is_root;
-        let parent = self.enter(parent)?;
-        let name = OsStr::from_bytes(name);
+    /// The same for what cannot be opened: by its name in the opened directory, behind which no link is followed.
+    fn apply_by_name(&mut self, path: &Path, hidden: &Hidden, attributes: &Attributes) {
+        let (parent, name) = (hidden.parent.as_fd(), OsStr::new(&hidden.name));
         let mut failed = None;
         if attributes.is_wanted {
             let (uid, gid) = (Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid)));
-            let may_own = attributes.uid != u32::MAX && attributes.gid != u32::MAX && is_root;
+            let may_own = attributes.uid != u32::MAX && attributes.gid != u32::MAX && self.is_root;
             let mode = attributes.mode & if may_own { 0o7777 } else { 0o7777 & !SET_ID };
             if may_own && let Err(error) = rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
                 failed = Some(("owner", error));
@@ -233,9 +265,19 @@ impl Directory {
         if let Some((what, error)) = failed {
             self.complain(what, path, error);
         }
-        self.attach_by_name(path, attributes);
-        Ok(())
+        let place = place_in(parent, hidden.name.as_bytes());
+        for (key, value) in &attributes.xattrs {
+            let key = OsStr::from_bytes(key);
+            if let Err(error) = rustix::fs::lsetxattr(OsStr::from_bytes(&place), key, value, XattrFlags::empty()) {
+                self.complain(&format!("extended attribute {}", key.to_string_lossy()), path, error);
+            }
+        }
     }
+}
+
+/// A path to a name in an opened directory.
+fn place_in(parent: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
+    [format!("/proc/self/fd/{}/", parent.as_raw_fd()).as_bytes(), name].concat()
 }
 
 /// The outcome for something that was there before.
@@ -243,10 +285,51 @@ fn as_made(is_same: bool) -> Made {
     if is_same { Made::Same } else { Made::Kept }
 }
 
-/// A file that has no name yet, or one that nobody looks for where the filesystem has no files without one.
+/// Something under a name that nobody looks for; dropped with it, unless it got its own.
+struct Hidden {
+    parent: OwnedFd,
+    name: String,
+}
+
+impl Hidden {
+    /// Has `make` make something under a name that nothing has.
+    fn new(parent: BorrowedFd<'_>, make: impl Fn(BorrowedFd<'_>, &OsStr) -> Result<(), Errno>) -> io::Result<Hidden> {
+        let mut number = 0;
+        loop {
+            let name = format!(".butterfs-restore-{}-{number}", std::process::id());
+            match make(parent, OsStr::new(&name)) {
+                Err(Errno::EXIST) => number += 1,
+                made => {
+                    made?;
+                    return Ok(Hidden { parent: parent.try_clone_to_owned()?, name });
+                }
+            }
+        }
+    }
+
+    /// Gives it its own name, which nothing has.
+    fn publish(&self, parent: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+        match rustix::fs::renameat_with(parent, &*self.name, parent, name, RenameFlags::NOREPLACE) {
+            Err(Errno::INVAL) => match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(_) => Err(Errno::EXIST),
+                Err(_) => rustix::fs::renameat(parent, &*self.name, parent, name),
+            },
+            renamed => renamed,
+        }
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        // It is not there any more when it has its own name.
+        let _ = rustix::fs::unlinkat(&self.parent, &*self.name, AtFlags::empty());
+    }
+}
+
+/// A file that has no name yet, or a hidden one where the filesystem has no files without one.
 struct Fresh {
     file: File,
-    name: Option<(OwnedFd, String)>,
+    hidden: Option<Hidden>,
 }
 
 impl Fresh {
@@ -254,45 +337,25 @@ impl Fresh {
         let mode = Mode::RUSR | Mode::WUSR;
         let unnamed = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
         if let Ok(file) = rustix::fs::openat(parent, c".", unnamed, mode) {
-            return Ok(Fresh { file: file.into(), name: None });
+            return Ok(Fresh { file: file.into(), hidden: None });
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut number = 0;
-        loop {
-            let name = format!(".butterfs-restore-{}-{number}", std::process::id());
-            match rustix::fs::openat(parent, &*name, flags, mode) {
-                Err(Errno::EXIST) => number += 1,
-                Err(error) => return Err(error.into()),
-                Ok(file) => {
-                    let parent = parent.try_clone_to_owned()?;
-                    return Ok(Fresh { file: file.into(), name: Some((parent, name)) });
-                }
-            }
-        }
+        let opened = Cell::new(None);
+        let hidden = Hidden::new(parent, |parent, name| {
+            opened.set(Some(rustix::fs::openat(parent, name, flags, mode)?));
+            Ok(())
+        })?;
+        let file = opened.into_inner().expect("it was just made");
+        Ok(Fresh { file: file.into(), hidden: Some(hidden) })
     }
 
     /// Gives the file its name, which nothing has.
     fn publish(&self, parent: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
-        let Some((_, own)) = &self.name else {
-            let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-            return rustix::fs::linkat(rustix::fs::CWD, own, parent, name, AtFlags::SYMLINK_FOLLOW);
-        };
-        match rustix::fs::renameat_with(parent, &**own, parent, name, RenameFlags::NOREPLACE) {
-            Err(Errno::INVAL) => match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(_) => Err(Errno::EXIST),
-                Err(_) => rustix::fs::renameat(parent, &**own, parent, name),
-            },
-            renamed => renamed,
+        if let Some(hidden) = &self.hidden {
+            return hidden.publish(parent, name);
         }
-    }
-}
-
-impl Drop for Fresh {
-    fn drop(&mut self) {
-        if let Some((parent, name)) = &self.name {
-            // It is not there any more when the file has its own name.
-            let _ = rustix::fs::unlinkat(parent, &**name, AtFlags::empty());
-        }
+        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        rustix::fs::linkat(rustix::fs::CWD, own, parent, name, AtFlags::SYMLINK_FOLLOW)
     }
 }
 
@@ -347,27 +410,25 @@ impl Sink for Directory {
 
     fn symlink(&mut self, path: &Path, attributes: &Attributes, target: &[u8]) -> io::Result<Made> {
         let target = OsStr::from_bytes(target);
-        let made = self.make(path, |parent, name| rustix::fs::symlinkat(target, parent, name))?;
-        if made.is_none() {
-            return self.is_link_to(path, target).map(as_made);
+        if self.make_whole(path, attributes, |parent, name| rustix::fs::symlinkat(target, parent, name))? {
+            return Ok(Made::Yes);
         }
-        self.apply_by_name(path, attributes)?;
-        Ok(Made::Yes)
+        self.is_same_link(path, attributes, target).map(as_made)
     }
 
     fn node(&mut self, path: &Path, attributes: &Attributes) -> io::Result<Made> {
         let kind = FileType::from_raw_mode(attributes.mode);
         let device = rustix::fs::makedev(attributes.device.0, attributes.device.1);
         let mode = Mode::RUSR | Mode::WUSR;
-        let made = self.make(path, |parent, name| rustix::fs::mknodat(parent, name, kind, mode, device))?;
-        if made.is_none() {
-            let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
-            let is_same =
-                |there: Stat| FileType::from_raw_mode(there.st_mode) == kind && (!is_device || there.st_rdev == device);
-            return Ok(as_made(self.there(path)?.is_some_and(is_same)));
+        let make = |parent: BorrowedFd<'_>, name: &OsStr| rustix::fs::mknodat(parent, name, kind, mode, device);
+        if self.make_whole(path, attributes, make)? {
+            return Ok(Made::Yes);
         }
-        self.apply_by_name(path, attributes)?;
-        Ok(Made::Yes)
+        let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
+        let is_of_kind =
+            |there: &Stat| FileType::from_raw_mode(there.st_mode) == kind && (!is_device || there.st_rdev == device);
+        let there = self.there(path)?.filter(is_of_kind);
+        Ok(as_made(there.is_some_and(|there| self.has_attributes(path, &there, attributes).unwrap_or(false))))
     }
 
     fn link(&mut self, path: &Path, first: &Path) -> io::Result<Made> {

@@ -88,13 +88,24 @@ impl Run for Args {
         let unreadable: u64 =
             map.devices().iter().flat_map(|device| &device.bad).map(|range| range.end - range.start).sum();
         let copies = superblocks::copies(&devices);
-        let fsid = superblocks::ruling(&copies).map(|(_, sb)| sb.block_fsid());
+        let ruling = superblocks::ruling(&copies).map(|(_, sb)| sb);
+        let fsid = ruling.map(|sb| sb.block_fsid());
+        let outdated = ruling.and_then(|sb| {
+            let (wanted, newest) = (sb.generation.get(), map.newest_generation(sb.block_fsid())?);
+            (newest < wanted).then(|| {
+                format!(
+                    "the superblock is of generation {wanted}, and the newest tree block in {} of {newest}: what is \
+                     newer is lost, or the devices were written after the scan; then remove the map and scan again",
+                    self.map.display()
+                )
+            })
+        });
         let (index, identity) = map.into_index(fsid).map_err(failed)?;
         let forgotten = index.forgotten_before;
         let opening =
             Opening { index: Some(index), identity: Some(identity), ignored_features: u64::MAX, ..Opening::default() };
         let wreck = Wreck::open(devices, opening).map_err(failed)?;
-        let mut notes: Vec<String> = wreck.notes.iter().chain(&wreck.cautions).cloned().collect();
+        let mut notes: Vec<String> = wreck.notes.iter().chain(&wreck.cautions).cloned().chain(outdated).collect();
         if forgotten > 0 {
             notes.push(format!("memory did not suffice for blocks of generations before {forgotten} (--memory)"));
         }

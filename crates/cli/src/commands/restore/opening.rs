@@ -36,6 +36,11 @@ impl Source {
         self.map.is_some()
     }
 
+    /// The files of maps.
+    pub fn maps(&self) -> impl Iterator<Item = &Path> {
+        self.map.iter().chain(&self.ddrescue).map(PathBuf::as_path)
+    }
+
     /// Whether the filesystem has a log that is not restored.
     pub fn leaves_log(&self, wreck: &Wreck) -> bool {
         !self.with_log && wreck.superblock().log_root.get() != 0
@@ -74,6 +79,7 @@ impl Source {
         };
         if let Some(path) = &self.map {
             let map = Map::load(path, Limit::default()).map_err(failed)?;
+            map.check_origin(path, &devices).map_err(failed)?;
             let copies = superblocks::copies(&devices);
             let fsid = superblocks::ruling(&copies).map(|(_, sb)| sb.block_fsid());
             let (index, identity) = map.into_index(fsid).map_err(failed)?;
