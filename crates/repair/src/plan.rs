@@ -5,7 +5,7 @@ use crate::action::{Action, Pass};
 use crate::overlay::{Change, Overlay};
 use crate::round;
 use crate::start::{self, Start};
-use crate::table::{Means, repair_of};
+use crate::table::{Means, Repair, repair_of};
 use crate::trouble::{Result, Trouble};
 use butterfs_check::{Finding, Options as CheckOptions, Report, Severity, check};
 use butterfs_device::BlockDevice;
@@ -111,10 +111,9 @@ impl Plan {
         self.changes.iter().all(Vec::is_empty)
     }
 
-    /// Findings that stay, each with what has to be done instead.
-    pub fn left(&self) -> Vec<(&Finding, &'static str)> {
-        let how = |finding: &Finding| repair_of(finding.id()).map_or("", |repair| repair.how);
-        self.after.findings.iter().map(|finding| (finding, how(finding))).collect()
+    /// Findings that stay, each with its line of the table.
+    pub fn left(&self) -> Vec<(&Finding, Option<&'static Repair>)> {
+        self.after.findings.iter().map(|finding| (finding, repair_of(finding.id()))).collect()
     }
 }
 

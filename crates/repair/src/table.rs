@@ -43,7 +43,8 @@ repairs! {
     "cannot-open", Superblocks, Instead,
         "give all devices; try -s 1, -s 2 or -b; else copy the readable files out of it", "";
     "superblock-primary", Superblocks, Automatic,
-        "written from the best valid copy",
+        "written from the best valid copy; where its magic is gone, something else may use the device, and only -s 1 \
+        or -s 2 writes it",
         "a log, which only the primary one leads to";
     "superblock-copy", Superblocks, Automatic, "written from the primary one", "";
     "superblock-bytes-used", Superblocks, Automatic, "set to the sum of the extents", "";

@@ -32,7 +32,7 @@ impl From<Corrupt> for Trouble {
 
 impl From<VolumeError> for Trouble {
     fn from(error: VolumeError) -> Trouble {
-        Trouble(error.to_string())
+        Trouble(error.hint().map_or_else(|| error.to_string(), |hint| format!("{error}; {hint}")))
     }
 }
 

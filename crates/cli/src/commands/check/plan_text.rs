@@ -49,9 +49,15 @@ pub fn text(out: &mut dyn Write, plan: &Plan) -> Result<(), CliError> {
     if let Some(trouble) = &plan.trouble {
         writeln!(out, "cannot go on: {trouble}")?;
     }
-    for (finding, how) in plan.left() {
+    for (finding, repair) in plan.left() {
         writeln!(out, "stays: {finding} [{}]", finding.id())?;
-        writeln!(out, "    instead: {how}")?;
+        let Some(repair) = repair else { continue };
+        let label = match repair.means {
+            Means::Instead => "instead",
+            Means::Consent => "repaired with --accept-data",
+            Means::Automatic | Means::WhereCertain => "not possible here",
+        };
+        writeln!(out, "    {label}: {}", repair.how)?;
     }
     let estimate = plan.estimate;
     if !plan.is_empty() {
