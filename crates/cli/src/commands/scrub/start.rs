@@ -74,7 +74,7 @@ struct Common {
 /// Data without checksums is only read; where its copies differ, that is reported and nothing is changed. Parity of
 /// RAID5 and RAID6 that does not fit good data is computed anew.
 ///
-/// Memory: 4 MiB for each of at most 8 threads for each device, and some 50 MiB of findings.
+/// Memory: 1 MiB for each of at most 8 threads for each device, and some 50 MiB of findings.
 ///
 /// Exit codes: 0 when everything is good or has been repaired (with -r: could be repaired), 1 when it could not be
 /// started or was cancelled, 3 when damage is left that cannot be repaired.
@@ -198,6 +198,7 @@ impl Job {
             writeln!(out, "nothing was damaged in the last scrub")?;
             return Ok(());
         };
+        warn_of_missing(&place, &mut opened)?;
         let mut run = Running::begin(&self, records, lock)?;
         let ended = run.follow(&place, &mut opened, question, out);
         let outcome = ended.and_then(|()| run.end(&mut opened, out));
@@ -296,6 +297,17 @@ fn in_progress(opened: &mut OpenFilesystem, target: &str) -> CliError {
         Ok(found) if found.state == replace::STARTED => device_is_replaced(opened, target),
         _ => already_running(target),
     }
+}
+
+/// Copies on a device that is not there are not verified, whatever the summary says of the others.
+fn warn_of_missing(place: &Place, opened: &mut OpenFilesystem) -> Result<(), CliError> {
+    if matches!(place, Place::Mount { device: Some(_), .. }) {
+        return Ok(());
+    }
+    for device in members(opened)?.iter().filter(|device| device.storage.is_none()) {
+        report::warn(&format!("device {} is missing: what it holds is not verified", device.id));
+    }
+    Ok(())
 }
 
 /// As btrfs says it, for each device.
