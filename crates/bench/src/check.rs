@@ -1,4 +1,4 @@
-//! The checker beside `btrfs check`: time and memory on the same image, made here, with many files and 20 snapshots.
+//! The checker beside `btrfs check`: time and memory on the same image, made here, with many files and snapshots.
 
 use crate::Scale;
 use crate::subject::Sides;
@@ -13,8 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const BAR: &str = "<= 0.50x";
-const SNAPSHOTS: u64 = 20;
+const BAR: &str = "<= 0.10x";
 const FILES_PER_FOLDER: u64 = 1000;
 /// Every so manyth file is changed between two snapshots, but no more than [`MOST_CHANGED`].
 const CHANGED: u64 = 211;
@@ -25,15 +24,22 @@ const MARK: &[u8] = b"file of the bench";
 const IMAGE_BYTES: u64 = 32 << 30;
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022, privileged: true };
 
-/// Checks the image with both.
+/// Checks images of several sizes with both, and the largest with ours alone.
 pub fn run(scale: Scale, table: &mut Table) {
-    if requirement::programs("bench of check", &["btrfs"]) && serve::binary().is_file() {
-        beside(scale.library_files, SNAPSHOTS, BAR, table);
+    if !requirement::programs("bench of check", &["btrfs"]) || !serve::binary().is_file() {
+        return;
+    }
+    let files = scale.library_files;
+    for (files, snapshots) in [(files / 10, 20), (files, 100)] {
+        beside(files, snapshots, table);
+    }
+    if scale == crate::FULL {
+        alone(5 * files, 200, table);
     }
 }
 
 /// Checks an image with so many files and snapshots with both.
-pub fn beside(files: u64, snapshots: u64, bar: &'static str, table: &mut Table) {
+fn beside(files: u64, snapshots: u64, table: &mut Table) {
     let folder = scratch::Scratch::new("bench-check");
     let image = folder.join("image");
     make(&image, files, snapshots, "DUP");
@@ -43,13 +49,13 @@ pub fn beside(files: u64, snapshots: u64, bar: &'static str, table: &mut Table) 
     let (ours, our_peak) = measure(&serve::binary(), &["check", "-q", name]);
     let (kernel, their_peak) = measure(&theirs, &["check", name]);
     let what = format!("check: {files} files, {snapshots} snapshots");
-    table.times(&what, Sides::two(ours, Some(kernel)), bar);
+    table.times(&what, Sides::two(ours, Some(kernel)), BAR);
     let peaks = Sides::two(our_peak as f64, Some(their_peak as f64));
     table.compared(&format!("{what}: peak memory"), peaks, mebibytes, true, "");
 }
 
 /// Checks an image that is too large for `btrfs check` on such a machine.
-pub fn alone(files: u64, snapshots: u64, table: &mut Table) {
+fn alone(files: u64, snapshots: u64, table: &mut Table) {
     let folder = scratch::Scratch::new("bench-check");
     let image = folder.join("image");
     make(&image, files, snapshots, "single");

@@ -176,13 +176,13 @@ const SECTIONS: &[Section] = &[
     },
     Section {
         name: "check",
-        about: "`butterfs check` and `btrfs check` on the same image: small files, and 20 snapshots between changes.",
+        about: "`butterfs check` and `btrfs check` on the same image: small files, and snapshots between changes.",
         run: check::run,
     },
     Section {
         name: "rescue",
         about: "The worst day. Scrub and scan beside reading the device (two readers, 4 MiB, past the page cache), and \
-                beside the kernel's scrub; the time until damaged blocks have names; the checkers on larger images.",
+                beside the kernel's scrub; the time until damaged blocks have names.",
         run: rescue::run,
     },
 ];
