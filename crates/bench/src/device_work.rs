@@ -47,7 +47,7 @@ pub fn run_all(scale: Scale, table: &mut Table) {
     };
     let seconds = |seconds: f64| format!("{seconds:.2} s");
     let rate = |rate: f64| format!("{rate:.0} MB/s");
-    let what = format!("balance, {SNAPSHOTS} snapshots, {} files, {} MiB", scale.files, BALANCED * scale.bytes >> 20);
+    let what = format!("balance, {SNAPSHOTS} snapshots, {} files, {} MiB", scale.files, (BALANCED * scale.bytes) >> 20);
     row(&what, |m| m.balance, seconds, true, "<= 0.50x");
     row("conversion from single to RAID1", |m| m.convert, seconds, true, "<= 0.80x");
     row("replacement of a device", |m| m.replace, seconds, true, "<= 0.80x");

@@ -12,7 +12,7 @@ mod map;
 pub use ddrescue::Ddrescue;
 pub use map::{DeviceState, Map};
 
-use crate::index::Limit;
+use crate::index::{Found, Limit};
 use crate::superblocks;
 use crate::wreck::Identity;
 use crate::{Error, Result};
@@ -26,13 +26,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 /// Bytes that are read at once.
-const PIECE: u64 = (4 << 20) - OVERLAP;
+const PIECE: u64 = 4 << 20;
 /// Pieces in memory.
 const BUFFERS: usize = 4;
 /// Threads that read: one alone leaves a fast device idle between two pieces.
 const READERS: usize = 2;
-/// The largest tree block: so much of the next piece is looked at with each.
-const OVERLAP: u64 = 64 << 10;
+/// The largest tree block: so much of a piece is looked at with the next one.
+const OVERLAP: usize = 64 << 10;
 /// Bytes that are read at once where a piece cannot be read.
 const SMALL: u64 = 64 << 10;
 /// The smallest part that is given up.
@@ -133,11 +133,41 @@ impl Next<'_> {
         }
         // A reader takes a buffer before its number, so the piece that the others wait for is always being read.
         let buffer = self.empty.recv().ok()?;
-        let filled = (len - self.at).min(PIECE + OVERLAP) as usize;
+        let filled = (len - self.at).min(PIECE) as usize;
         let piece = Piece { number: self.number, at: self.at, buffer, filled, bad: Vec::new() };
         self.number += 1;
         self.at += PIECE;
         Some(piece)
+    }
+}
+
+/// The end of a piece, in which blocks may begin whose rest is in the next one.
+#[derive(Default)]
+struct Seam {
+    at: u64,
+    bytes: Vec<u8>,
+    bad: Vec<Range<u64>>,
+}
+
+impl Seam {
+    /// The blocks that begin in it. The next piece may lie behind a hole.
+    fn look(&mut self, next_at: u64, next: &[u8], finder: &mut Finder, device: u16) -> Vec<Found> {
+        let own = self.bytes.len();
+        if self.at + own as u64 == next_at {
+            self.bytes.extend_from_slice(&next[..next.len().min(OVERLAP)]);
+        }
+        self.bytes.resize(own + OVERLAP, 0);
+        finder.look(&self.bytes, own, self.at, device)
+    }
+
+    /// Takes the end of the next piece, which begins at `at`, and its bad ranges. Returns those before it.
+    fn replace(&mut self, at: u64, bytes: &[u8], bad: Vec<Range<u64>>) -> Vec<Range<u64>> {
+        self.at = at;
+        self.bytes.clear();
+        self.bytes.extend_from_slice(bytes);
+        let all: Vec<Range<u64>> = std::mem::take(&mut self.bad).into_iter().chain(bad).collect();
+        self.bad = all.iter().map(|range| range.start.max(at)..range.end).filter(|range| !range.is_empty()).collect();
+        all.into_iter().map(|range| range.start..range.end.min(at)).filter(|range| !range.is_empty()).collect()
     }
 }
 
@@ -156,7 +186,7 @@ fn scan_device(
     let (sender, receiver) = sync_channel::<Piece>(BUFFERS);
     let (back, empty) = sync_channel::<AlignedBuffer>(BUFFERS);
     for _ in 0..BUFFERS {
-        let _ = back.send(AlignedBuffer::new((PIECE + OVERLAP) as usize));
+        let _ = back.send(AlignedBuffer::new(PIECE as usize));
     }
     let next = Mutex::new(Next { device, skips_holes: known.is_none(), empty, number: 0, at: start });
     std::thread::scope(|scope| {
@@ -184,13 +214,17 @@ fn scan_device(
             let later = early.split_off(&wanted);
             std::mem::replace(&mut early, later).into_values()
         });
+        let mut seam = Seam::default();
         for Piece { at, buffer, filled, bad, .. } in in_order {
-            let own = PIECE.min(len - at);
-            let bad: Vec<Range<u64>> = bad.into_iter().filter(|range| range.start < at + own).collect();
-            let found = finder.look(&buffer[..filled], own as usize, at, number as u16);
-            map.add(number, at + own, &found, &bad, finder.identities());
-            file.append(number, at + own, &found, &bad, finder.identities())?;
-            tell(Progress { device: number, done: at + own, len, found: map.len() });
+            let piece = &buffer[..filled];
+            let mut found = seam.look(at, piece, finder, number as u16);
+            let own = if at + filled as u64 == len { filled } else { filled - OVERLAP };
+            found.extend(finder.look(piece, own, at, number as u16));
+            let done = at + own as u64;
+            let bad = seam.replace(done, &piece[own..], bad);
+            map.add(number, done, &found, &bad, finder.identities());
+            file.append(number, done, &found, &bad, finder.identities())?;
+            tell(Progress { device: number, done, len, found: map.len() });
             // The readers may be done.
             let _ = back.send(buffer);
         }
@@ -268,7 +302,7 @@ impl Map {
 
     /// The newest generation of the tree blocks of a filesystem that were found.
     pub fn newest_generation(&self, fsid: [u8; 16]) -> Option<u64> {
-        let of = |found: &&crate::index::Found| self.identities()[usize::from(found.family)].fsid == fsid;
+        let of = |found: &&Found| self.identities()[usize::from(found.family)].fsid == fsid;
         self.collection().iter().filter(of).map(|found| found.generation).max()
     }
 

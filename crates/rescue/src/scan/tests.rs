@@ -1,7 +1,7 @@
 //! Scans of devices in memory.
 
 use super::{OVERLAP, PIECE, Settings, scan};
-use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_device::{BlockDevice, FaultyDevice, MemoryDevice};
 use butterfs_ondisk::{ChecksumKind, Generation, Level, Logical, TreeId};
 use butterfs_testkit::scratch::Scratch;
 use butterfs_tree::{BlockIdentity, MOST_SEEDS, Node};
@@ -64,11 +64,13 @@ fn block(at: u64) -> Vec<u8> {
 #[test]
 fn holes_are_not_read_and_blocks_between_them_are_found() {
     const LEN: u64 = 1 << 30;
-    // Behind a hole, at the end of a piece, across its border, at the end of the device.
-    let places = [20 * PIECE + 8192, 70 * PIECE - NODESIZE, 90 * PIECE - 4096, LEN - NODESIZE];
+    // Behind a hole, into a hole, at the end of a piece, across its border, at the end of the device.
+    let into_hole = 30 * PIECE - 4096;
+    let places = [20 * PIECE + 8192, into_hole, 70 * PIECE - NODESIZE, 90 * PIECE - 4096, LEN - NODESIZE];
     let device = Arc::new(Counted { inner: MemoryDevice::new(LEN), read: AtomicU64::new(0) });
     for at in places {
-        device.write_at(at, &block(at)).expect("it is inside");
+        let len = if at == into_hole { 4096 } else { NODESIZE as usize };
+        device.write_at(at, &block(at)[..len]).expect("it is inside");
     }
     let scratch = Scratch::new("scan-holes");
     let scanned = |path: PathBuf| {
@@ -81,8 +83,34 @@ fn holes_are_not_read_and_blocks_between_them_are_found() {
     assert_eq!(found, places);
     assert!(map.is_complete());
     let read = device.read.load(Ordering::Relaxed);
-    assert!(read < 10 * (PIECE + OVERLAP), "{read} bytes read");
+    assert!(read <= 8 * PIECE, "{read} bytes read");
     // Nothing at all, up to the end.
     let empty: [Arc<dyn BlockDevice>; 1] = [Arc::new(MemoryDevice::new(LEN))];
     assert!(scan(&empty, &scratch.join("empty"), &Settings::default(), &mut |_| ()).expect("it is read").is_complete());
+}
+
+#[test]
+fn what_cannot_be_read_is_told_once_also_across_pieces() {
+    const LEN: u64 = 3 * PIECE;
+    let memory = Arc::new(MemoryDevice::new(LEN));
+    let places = [PIECE - 8192 - NODESIZE, PIECE + 8192, 2 * PIECE - OVERLAP as u64 - 4096];
+    for at in places {
+        memory.write_at(at, &block(at)).expect("it is inside");
+    }
+    let device = Arc::new(FaultyDevice::new(memory));
+    let bad = [PIECE - 8192..PIECE + 8192, 2 * PIECE - 4096..2 * PIECE];
+    bad.iter().for_each(|range| device.break_range(range.clone()));
+    let scratch = Scratch::new("scan-bad");
+    let path = scratch.join("map");
+    let devices = [device as Arc<dyn BlockDevice>];
+    scan(&devices, &path, &Settings::default(), &mut |_| ()).expect("it can be scanned");
+    // A scan that was killed goes on at the end of any batch.
+    let len = std::fs::metadata(&path).expect("it is there").len();
+    for cut in [len, len - 1, len / 2, 100] {
+        std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(cut)).expect("our own file");
+        let map = scan(&devices, &path, &Settings::default(), &mut |_| ()).expect("it can be scanned");
+        let mut found: Vec<u64> = map.collection().iter().map(|found| found.physical).collect();
+        found.sort_unstable();
+        assert_eq!((found, &map.devices()[0].bad[..]), (places.to_vec(), &bad[..]), "cut at {cut}");
+    }
 }
