@@ -70,8 +70,8 @@ pub fn mebibytes(kib: f64) -> String {
     format!("{:.0} MiB", kib / 1024.0)
 }
 
-/// Small files in folders, one in ten with data in an extent, and snapshots between changes. The largest
-/// image has no room for trees that are stored twice.
+/// Small files in folders, one in ten with data in an extent, and snapshots between changes. The largest image has no
+/// room for trees that are stored twice.
 pub fn make(image: &Path, files: u64, snapshots: u64, metadata: &str) {
     let device: Arc<dyn butterfs_device::BlockDevice> =
         Arc::new(FileDevice::create(image, IMAGE_BYTES).expect("room for a sparse file"));

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 const SNAPSHOTS: usize = 20;
 const PIECE: usize = 4 << 20;
-/// Times the bytes of other work are balanced beside the small files.
+/// A balance moves so many times the bytes of the other work, beside the small files.
 const BALANCED: u64 = 4;
 /// The time for which a writer is watched alone.
 const ALONE: Duration = Duration::from_secs(3);
