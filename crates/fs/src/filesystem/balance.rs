@@ -19,6 +19,7 @@
 //! 6. A run that is dropped before its end, by a panic for example, leaves a paused balance ([`Turn`]): nobody waits
 //!    for a run that is gone.
 
+use super::courtesy::Courtesy;
 use super::relocate::{Emptied, Emptying};
 use super::{Exclusive, ExclusiveOperation, Filesystem};
 use crate::error::{Errno, Error, Result};
@@ -36,7 +37,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A chunk of which so much is in use is as it would be after a balance: one that is resumed leaves it alone.
+/// A chunk of which so much is in use is as it would be after a balance.
 const PACKED_PERCENT: u64 = 90;
 
 const ITEM_KEY: Key = Key::new(objectid::BALANCE, KeyType::TEMPORARY_ITEM, 0);
@@ -130,6 +131,11 @@ impl Balance {
         }
     }
 
+    fn is_asked_to_stop(&self) -> bool {
+        let stops = |state| matches!(state, BalanceState::PauseRequested | BalanceState::CancelRequested);
+        self.with(|current| stops(current.state)).unwrap_or(false)
+    }
+
     /// Asks a balance that runs to stop. False when none does.
     fn ask(&self, state: BalanceState) -> bool {
         let mut asked = false;
@@ -183,6 +189,7 @@ pub struct BalanceRun {
     work: Option<Work>,
     no_space: u64,
     progress: BalanceProgress,
+    courtesy: Courtesy,
     /// Dropped last: what waits for the balance finds no chunk half-moved.
     turn: Turn,
 }
@@ -264,6 +271,7 @@ impl Filesystem {
             work: None,
             no_space: 0,
             progress: BalanceProgress::default(),
+            courtesy: Courtesy::new(self),
         };
         let progress = self.count_chunks(&mut run);
         self.0.balance.with(|current| current.progress = progress);
@@ -377,7 +385,10 @@ impl Filesystem {
                 }
             },
         };
-        let Some(end) = end else { return Ok(None) };
+        let Some(end) = end else {
+            run.courtesy.let_others_work(self, &|| self.is_stopping() || self.0.balance.is_asked_to_stop());
+            return Ok(None);
+        };
         run.work = None;
         match end {
             BalanceEnd::Paused => run.turn.pause(),
@@ -462,8 +473,9 @@ impl Filesystem {
         self.begin_emptying(chunk.start).map(Work::Empty)
     }
 
-    /// Where a chunk moves whole: to another profile, or, with nothing to gain by packing its content, to where a new
-    /// chunk would lie. `None` where its content moves: filters by usage and by address want that.
+    /// Where a chunk moves whole: to another profile, or, with nothing to gain by moving its content, to where a new
+    /// chunk would lie. `None` where its content moves: filters by usage and by address want that, and it is worth it
+    /// where the other groups have room for it, so that there is a chunk less.
     fn target_of_whole(&self, control: &BalanceItem, chunk: &Chunk) -> Option<MigrationTarget> {
         use args_flags::{USAGE, USAGE_RANGE, VRANGE};
         let args = control.args_of(chunk.kind)?;
@@ -473,10 +485,16 @@ impl Filesystem {
         let wants_content_moved = [USAGE, USAGE_RANGE, VRANGE].into_iter().any(|filter| args.has(filter));
         // On more devices than it lies on now, a striped chunk is made anew.
         let is_plain = chunk.stripe_length() == chunk.length && chunk.profile().parity == 0;
-        let used = self.0.engine.space.group(chunk.start).map_or(0, |group| group.used);
-        let is_packed = used >= chunk.length / 100 * PACKED_PERCENT;
-        (is_plain && is_packed && !wants_content_moved)
+        (is_plain && !wants_content_moved && !self.is_worth_emptying(chunk))
             .then(|| MigrationTarget { keep: Keep::Nothing, ..MigrationTarget::default() })
+    }
+
+    fn is_worth_emptying(&self, chunk: &Chunk) -> bool {
+        let groups = self.0.engine.space.groups();
+        let used = groups.iter().find(|group| group.start == chunk.start).map_or(0, |group| group.used);
+        let others = groups.iter().filter(|group| group.start != chunk.start && group.flags == chunk.kind);
+        let room: u64 = others.map(|group| group.length - group.used).sum();
+        used < chunk.length / 100 * PACKED_PERCENT && used <= room
     }
 
     /// Whether all filters but the limit let a chunk pass now.

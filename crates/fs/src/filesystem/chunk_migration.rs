@@ -1,5 +1,6 @@
 //! Moving whole chunks, step by step, while everybody else works.
 
+use super::courtesy::Courtesy;
 use super::{Filesystem, OperationProgress};
 use crate::env::Point;
 use crate::error::{Errno, Error, Result};
@@ -32,7 +33,9 @@ impl Filesystem {
         }) else {
             return Ok(false);
         };
+        let mut courtesy = Courtesy::new(self);
         loop {
+            courtesy.let_others_work(self, &|| progress.is_cancelled() || self.is_stopping());
             self.0.engine.env().reached(Point::PieceMoved);
             progress.must_go_on()?;
             self.must_not_be_stopping()?;

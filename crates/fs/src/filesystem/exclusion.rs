@@ -9,7 +9,7 @@
 use crate::transaction::{Alarm, Core};
 use butterfs_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, order};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Doors. A thread always takes the same one, so that threads on several cores do not wait for each other's counts.
 const DOORS: usize = 8;
@@ -59,7 +59,11 @@ pub(super) struct Exclusion {
 
 /// On cache lines of its own, also where the processor fetches two at once.
 #[repr(align(128))]
-struct Door(RwLock<(), { order::OPERATIONS }>);
+struct Door {
+    lock: RwLock<(), { order::OPERATIONS }>,
+    /// Operations that went in here.
+    begun: AtomicU64,
+}
 
 /// One thread is inside until this is dropped.
 struct Inside {
@@ -91,7 +95,7 @@ pub(super) struct Alone<'a> {
 impl Exclusion {
     /// Nobody is inside.
     pub(super) fn new() -> Exclusion {
-        Exclusion { doors: std::array::from_fn(|_| Door(RwLock::new(()))) }
+        Exclusion { doors: std::array::from_fn(|_| Door { lock: RwLock::new(()), begun: AtomicU64::new(0) }) }
     }
 
     fn address(&self) -> usize {
@@ -108,16 +112,23 @@ impl Exclusion {
     pub(super) fn begin<'a>(&'a self, core: &'a Core) -> Operation<'a> {
         let inside = THREAD.with(|thread| {
             (!thread.is_inside(self.address())).then(|| {
-                let door = self.doors[thread.door()].0.read();
-                (thread.enter(self.address()), door)
+                let door = &self.doors[thread.door()];
+                let inside = door.lock.read();
+                door.begun.fetch_add(1, Ordering::Relaxed);
+                (thread.enter(self.address()), inside)
             })
         });
         Operation { _alarm: core.alarm(), _inside: inside }
     }
 
+    /// The number of operations that have been begun; those within another one do not count.
+    pub(super) fn begun(&self) -> u64 {
+        self.doors.iter().map(|door| door.begun.load(Ordering::Relaxed)).sum()
+    }
+
     /// Waits until nobody is inside, and lets nobody else in.
     pub(super) fn alone(&self) -> Alone<'_> {
-        let doors = self.doors.iter().map(|door| door.0.write()).collect();
+        let doors = self.doors.iter().map(|door| door.lock.write()).collect();
         Alone { _inside: THREAD.with(|thread| thread.enter(self.address())), _doors: doors }
     }
 }

@@ -6,6 +6,7 @@
 mod balance;
 mod chunk_migration;
 mod claims;
+mod courtesy;
 mod data;
 mod devices;
 mod discards;

@@ -14,6 +14,7 @@
 //!    everything: the new one counts for nothing.
 //! 2. Everything that can be read on the old device below `cursor_left` of the item is on the new one.
 
+use super::courtesy::Courtesy;
 use super::devices::OldContent;
 use super::{Exclusive, ExclusiveOperation, Filesystem, OperationProgress};
 use crate::env::Point;
@@ -296,7 +297,9 @@ impl Replacement {
         };
         let to = CopyTo::Twin(self.source, self.source_reads());
         let mut pieces = ranges.into_iter().flat_map(|range| pieces_of(chunk, range));
+        let mut courtesy = Courtesy::new(&self.filesystem);
         loop {
+            courtesy.let_others_work(&self.filesystem, &|| self.is_over());
             engine.env().reached(Point::PieceMoved);
             self.progress().must_go_on()?;
             self.filesystem.must_not_be_stopping()?;
@@ -324,7 +327,9 @@ impl Replacement {
             let _operation = self.filesystem.begin();
             occupied(engine, chunk.start)?;
         }
+        let mut courtesy = Courtesy::new(&self.filesystem);
         while at < end {
+            courtesy.let_others_work(&self.filesystem, &|| self.is_over());
             engine.env().reached(Point::PieceMoved);
             self.progress().must_go_on()?;
             self.filesystem.must_not_be_stopping()?;
@@ -337,6 +342,11 @@ impl Replacement {
             at = row.plus(len);
         }
         Ok(())
+    }
+
+    /// Whether it should stop.
+    fn is_over(&self) -> bool {
+        self.progress().is_cancelled() || self.filesystem.is_stopping()
     }
 
     /// The next commit writes down what went wrong.

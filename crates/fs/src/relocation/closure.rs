@@ -87,9 +87,9 @@ impl Closure {
         let extent = ExtentAt { start: data.from, len: data.len, level: None };
         let (mut seen, mut leaves, mut items) = (FxHashSet::default(), Vec::new(), 0);
         for by in &refs.by {
-            for leaf in leaves_of(live, &extent, *by)? {
+            for (leaf, found) in self.leaves_of(live, &extent, *by)? {
                 if seen.insert(leaf.at()) {
-                    items += items_in(live, &leaf, &extent)?;
+                    items += found;
                     leaves.push(leaf);
                 }
             }
@@ -101,8 +101,10 @@ impl Closure {
             )));
         }
         for leaf in leaves {
-            let refs = live.block_refs(leaf.at(), Level(0))?.ok_or_else(|| unknown(&leaf))?;
-            self.climb(live, leaf, refs)?;
+            if !self.blocks.contains_key(&leaf.at()) {
+                let refs = live.block_refs(leaf.at(), Level(0))?.ok_or_else(|| unknown(&leaf))?;
+                self.climb(live, leaf, refs)?;
+            }
         }
         self.data.push(data);
         Ok(true)
@@ -126,12 +128,14 @@ impl Closure {
             };
             if !stays {
                 for (by, from) in &mut block.by {
-                    match above(live, &node, *by)? {
+                    match self.above(live, &node, *by)? {
                         Above::Root(tree) => block.roots.push(tree),
                         Above::Block(parent) => {
                             *from = Some(parent.at());
-                            let refs = live.block_refs(parent.at(), parent.level())?.ok_or_else(|| unknown(&parent))?;
-                            waiting.push((parent, refs));
+                            if !self.blocks.contains_key(&parent.at()) {
+                                let refs = live.block_refs(parent.at(), parent.level())?;
+                                waiting.push((Arc::clone(&parent), refs.ok_or_else(|| unknown(&parent))?));
+                            }
                         }
                     }
                 }
@@ -143,6 +147,93 @@ impl Closure {
             self.blocks.insert(at, block);
         }
         Ok(())
+    }
+
+    /// The block or root above that a reference stands for.
+    fn above(&self, live: &Live<'_>, node: &Node, by: RefBy) -> Result<Above> {
+        let (at, level) = (node.at(), Level(node.level().0 + 1));
+        let astray = || Error::corrupt(format!("tree block {at}: its reference {by:?} leads nowhere"));
+        let first_key = || node.first_key().ok_or_else(astray);
+        let parent = match by {
+            RefBy::Tree(id) => {
+                let tree = live.tree(id)?.ok_or_else(astray)?;
+                let root = tree.root();
+                if root.at == at {
+                    return Ok(Above::Root(tree));
+                }
+                if root.level < level {
+                    return Err(astray());
+                }
+                live.above(&root, first_key()?, level)?
+            }
+            RefBy::Block(parent) => match self.blocks.get(&parent) {
+                Some(known) => Arc::clone(&known.node),
+                None => {
+                    let refs = live.block_refs(parent, level)?.ok_or_else(astray)?;
+                    live.block(parent, level, refs.generation)?
+                }
+            },
+            RefBy::File { .. } | RefBy::Leaf(_) => return Err(astray()),
+        };
+        let key = first_key()?;
+        let leads = parent.level() == level && parent.child(parent.child_slot(key)).0 == at;
+        if leads { Ok(Above::Block(parent)) } else { Err(astray()) }
+    }
+
+    /// The leaves that a reference of data stands for, and how many of their items lead to the extent.
+    fn leaves_of(&self, live: &Live<'_>, extent: &ExtentAt, by: RefBy) -> Result<Vec<(Arc<Node>, u64)>> {
+        match by {
+            RefBy::Leaf(at) => {
+                let leaf = match self.blocks.get(&at).filter(|known| known.node.is_leaf()) {
+                    Some(known) => Arc::clone(&known.node),
+                    None => {
+                        let Some(refs) = live.block_refs(at, Level(0))? else { return Ok(Vec::new()) };
+                        live.block(at, Level(0), refs.generation)?
+                    }
+                };
+                let items = items_in(live, &leaf, extent)?;
+                Ok(vec![(leaf, items)])
+            }
+            RefBy::File { tree, ino, offset } => {
+                let Some(tree) = live.tree(tree)? else { return Ok(Vec::new()) };
+                self.leaves_between(live, &tree.root(), tree.id(), extent, range_of(extent, ino, offset))
+            }
+            RefBy::Tree(_) | RefBy::Block(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// The leaves with keys in a range that a tree owns, whose references are not by their addresses, and that lead to
+    /// the extent.
+    fn leaves_between(
+        &self,
+        live: &Live<'_>,
+        root: &NodePtr,
+        tree: TreeId,
+        extent: &ExtentAt,
+        (from, to): (Key, Key),
+    ) -> Result<Vec<(Arc<Node>, u64)>> {
+        let (mut leaves, mut next, source) = (Vec::new(), Some(from), live.source());
+        while let Some(key) = next.filter(|key| *key <= to) {
+            let position = butterfs_tree::search(&source, root, &key)?;
+            // In a damaged tree keys may go back.
+            next = position.upper.filter(|upper| *upper > key);
+            let leaf = position.leaf;
+            if leaf.owner() != tree {
+                continue;
+            }
+            let items = items_in(live, &leaf, extent)?;
+            if items == 0 {
+                continue;
+            }
+            let is_full = match self.blocks.get(&leaf.at()) {
+                Some(known) => known.full,
+                None => live.block_refs(leaf.at(), Level(0))?.ok_or_else(|| unknown(&leaf))?.full,
+            };
+            if !is_full {
+                leaves.push((leaf, items));
+            }
+        }
+        Ok(leaves)
     }
 
     /// Finds out which blocks only their owner reaches.
@@ -190,72 +281,6 @@ fn unknown(node: &Node) -> Error {
 enum Above {
     Root(Arc<Tree>),
     Block(Arc<Node>),
-}
-
-/// The block or root above that a reference stands for.
-fn above(live: &Live<'_>, node: &Node, by: RefBy) -> Result<Above> {
-    let (at, level) = (node.at(), Level(node.level().0 + 1));
-    let astray = || Error::corrupt(format!("tree block {at}: its reference {by:?} leads nowhere"));
-    match by {
-        RefBy::Tree(id) => {
-            let tree = live.tree(id)?.ok_or_else(astray)?;
-            let root = tree.root();
-            if root.at == at {
-                return Ok(Above::Root(tree));
-            }
-            let key = node.first_key().filter(|_| root.level >= level).ok_or_else(astray)?;
-            let parent = live.above(&root, key, level)?;
-            let leads = parent.level() == level && parent.child(parent.child_slot(key)).0 == at;
-            if leads { Ok(Above::Block(parent)) } else { Err(astray()) }
-        }
-        RefBy::Block(parent) => {
-            let refs = live.block_refs(parent, level)?.ok_or_else(astray)?;
-            let parent = live.block(parent, level, refs.generation)?;
-            let leads = (0..parent.nritems()).any(|slot| parent.child(slot).0 == at);
-            if leads { Ok(Above::Block(parent)) } else { Err(astray()) }
-        }
-        RefBy::File { .. } | RefBy::Leaf(_) => Err(astray()),
-    }
-}
-
-/// The leaves that a reference of data stands for.
-fn leaves_of(live: &Live<'_>, extent: &ExtentAt, by: RefBy) -> Result<Vec<Arc<Node>>> {
-    match by {
-        RefBy::Leaf(at) => {
-            let Some(refs) = live.block_refs(at, Level(0))? else { return Ok(Vec::new()) };
-            Ok(vec![live.block(at, Level(0), refs.generation)?])
-        }
-        RefBy::File { tree, ino, offset } => {
-            let Some(tree) = live.tree(tree)? else { return Ok(Vec::new()) };
-            leaves_between(live, &tree.root(), tree.id(), extent, range_of(extent, ino, offset))
-        }
-        RefBy::Tree(_) | RefBy::Block(_) => Ok(Vec::new()),
-    }
-}
-
-/// The leaves with keys in a range that a tree owns, whose references are not by their addresses, and that lead to the
-/// extent.
-fn leaves_between(
-    live: &Live<'_>,
-    root: &NodePtr,
-    tree: TreeId,
-    extent: &ExtentAt,
-    (from, to): (Key, Key),
-) -> Result<Vec<Arc<Node>>> {
-    let (mut leaves, mut next, source) = (Vec::new(), Some(from), live.source());
-    while let Some(key) = next.filter(|key| *key <= to) {
-        let position = butterfs_tree::search(&source, root, &key)?;
-        // In a damaged tree keys may go back.
-        next = position.upper.filter(|upper| *upper > key);
-        if position.leaf.owner() != tree || items_in(live, &position.leaf, extent)? == 0 {
-            continue;
-        }
-        let refs = live.block_refs(position.leaf.at(), Level(0))?.ok_or_else(|| unknown(&position.leaf))?;
-        if !refs.full {
-            leaves.push(position.leaf);
-        }
-    }
-    Ok(leaves)
 }
 
 /// The number of items of a leaf that lead to the extent.

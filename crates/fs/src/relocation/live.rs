@@ -1,7 +1,7 @@
 //! The trees of the running transaction with the references that still wait: who refers to an extent *now*.
 //!
-//! It answers exactly while no other handle is open. Without that it may find anything, which is good enough to learn
-//! which blocks will be needed in memory. It never reads from a device.
+//! It answers exactly while no other handle is open, and then reads nothing from a device ([`Live::new`]). Without that
+//! it may find anything, which is good enough to have the blocks in memory that will be needed ([`Live::ahead`]).
 
 use crate::backref::keyed_reference;
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub(super) struct Live<'a> {
     pub core: &'a Core,
     refs: &'a RefQueue,
-    misses: &'a Misses,
+    source: BlockSource<'a>,
     running: Generation,
     trees: RefCell<FxHashMap<TreeId, Option<Arc<Tree>>>>,
 }
@@ -41,11 +41,21 @@ impl<'a> Live<'a> {
     /// The state of the running transaction, of which `refs` is the queue; blocks that are not in memory go to
     /// `misses`.
     pub fn new(core: &'a Core, refs: &'a RefQueue, misses: &'a Misses) -> Live<'a> {
-        Live { core, refs, misses, running: core.generation(), trees: RefCell::default() }
+        Live::from(BlockSource::in_memory(core, misses), refs)
+    }
+
+    /// The same with missing blocks read, which `misses` keeps in memory. What it finds may be wrong.
+    pub fn ahead(core: &'a Core, refs: &'a RefQueue, misses: &'a Misses) -> Live<'a> {
+        Live::from(BlockSource::ahead(core, misses), refs)
+    }
+
+    fn from(source: BlockSource<'a>, refs: &'a RefQueue) -> Live<'a> {
+        let core = source.core();
+        Live { core, refs, source, running: core.generation(), trees: RefCell::default() }
     }
 
     pub fn source(&self) -> BlockSource<'a> {
-        BlockSource::in_memory(self.core, self.misses)
+        self.source
     }
 
     pub fn running(&self) -> Generation {
@@ -72,30 +82,39 @@ impl<'a> Live<'a> {
     pub fn block_refs(&self, at: Logical, level: Level) -> Result<Option<LiveRefs>> {
         let skinny = Key::new(at.0, KeyType::METADATA_ITEM, u64::from(level.0));
         let whole = Key::new(at.0, KeyType::EXTENT_ITEM, u64::from(self.core.nodesize()));
-        match self.record(skinny)? {
-            Some(record) => self.with_pending(at, Some(record)),
-            None => self.with_pending(at, self.record(whole)?),
-        }
+        self.refs_of(at, |key| key == skinny || key == whole)
     }
 
     /// The references of data; `None` where there is no such extent.
     pub fn data_refs(&self, at: Logical, len: u64) -> Result<Option<LiveRefs>> {
-        self.with_pending(at, self.record(Key::new(at.0, KeyType::EXTENT_ITEM, len))?)
+        let whole = Key::new(at.0, KeyType::EXTENT_ITEM, len);
+        self.refs_of(at, |key| key == whole)
     }
 
-    fn record(&self, key: Key) -> Result<Option<ExtentRecord>> {
-        let item = self.core.globals().extent.get(self.source(), key)?;
-        item.map(|item| ExtentRecord::parse(Logical(key.objectid), key.kind, &item)).transpose()
+    /// The references of the extent with this address whose key `is_item` accepts: the item, and behind it the
+    /// references with keys of their own.
+    fn refs_of(&self, at: Logical, is_item: impl Fn(Key) -> bool) -> Result<Option<LiveRefs>> {
+        let (from, to) = (Key::new(at.0, KeyType::EXTENT_ITEM, 0), Key::new(at.0, KeyType::SHARED_DATA_REF, u64::MAX));
+        let (mut stored, mut keyed) = (None, Vec::new());
+        self.core.globals().extent.scan(self.source(), from, to, &mut |key, payload| {
+            if is_item(key) {
+                stored = Some(ExtentRecord::parse(at, key.kind, payload)?);
+            } else {
+                keyed.extend(keyed_reference(key, payload));
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        self.with_pending(at, stored, keyed)
     }
 
     /// Combines the stored references with the pending changes.
-    fn with_pending(&self, at: Logical, stored: Option<ExtentRecord>) -> Result<Option<LiveRefs>> {
+    fn with_pending(&self, at: Logical, stored: Option<ExtentRecord>, keyed: Vec<RefBy>) -> Result<Option<LiveRefs>> {
         let mut by: Vec<RefBy> = Vec::new();
         let (mut count, mut full, mut generation) = (0, false, self.running);
         if let Some(record) = &stored {
             (count, full, generation) = (record.refs, record.is_full(), Generation(record.generation));
             by.extend(record.inline.iter().map(|reference| reference.by));
-            by.extend(self.keyed(at)?);
+            by.extend(keyed);
         }
         let pending = self.refs.look(at, |head| {
             let changes: Vec<(RefBy, i64)> = head.changes.iter().collect();
@@ -117,18 +136,6 @@ impl<'a> Live<'a> {
         }
         let known = stored.is_some() || pending.is_some_and(|(new, ..)| new);
         Ok((known && count > 0).then_some(LiveRefs { by, count, full, generation }))
-    }
-
-    /// References with keys of their own.
-    fn keyed(&self, at: Logical) -> Result<Vec<RefBy>> {
-        let (from, to) =
-            (Key::new(at.0, KeyType::TREE_BLOCK_REF, 0), Key::new(at.0, KeyType::SHARED_DATA_REF, u64::MAX));
-        let mut found = Vec::new();
-        self.core.globals().extent.scan(self.source(), from, to, &mut |key, payload| {
-            found.extend(keyed_reference(key, payload));
-            Ok(ControlFlow::Continue(()))
-        })?;
-        Ok(found)
     }
 
     /// The block at an address, of whichever tree.

@@ -57,8 +57,9 @@ const MOST: Most = Most { extents: 128, data_bytes: 8 << 20 };
 /// Bytes of data after which a commit is due: it makes what was copied durable.
 const COMMIT_BYTES: u64 = 256 << 20;
 
-/// Changed blocks after which a commit is due.
-const COMMIT_BLOCKS: usize = 2048;
+/// Bytes of changed blocks after which a commit is due. Blocks that were copied since the last one are changed in
+/// place, so that the nodes above many leaves are copied once for each commit.
+const COMMIT_NODE_BYTES: u64 = 64 << 20;
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +106,8 @@ impl Mover {
         }
         let step = self.rewrite()?;
         let engine = &self.engine;
-        if self.bytes >= COMMIT_BYTES || engine.nodes.dirty_count() >= COMMIT_BLOCKS {
+        let changed_bytes = engine.nodes.dirty_count() as u64 * u64::from(engine.nodesize());
+        if self.bytes >= COMMIT_BYTES || changed_bytes >= COMMIT_NODE_BYTES {
             self.bytes = 0;
             engine.commit()?;
         }
@@ -218,16 +220,10 @@ impl Mover {
 
     /// Has most of what an attempt looks at in memory, while nobody waits. What it finds may be wrong.
     fn warm_up(&self, misses: &Misses) {
-        const TRIES: usize = 4096;
         let core = self.engine.core();
-        for _ in 0..TRIES {
-            let running = core.gate.running();
-            let live = Live::new(core, &running.refs, misses);
-            match self.plan(&live, MOST_BLOCKS) {
-                Err(Error::Missing(_)) if misses.load(core, &core.globals().extent).is_ok() => {}
-                _ => break,
-            }
-        }
+        let running = core.gate.running();
+        // The attempt reports errors, where it meets them.
+        let _ = self.plan(&Live::ahead(core, &running.refs, misses), MOST_BLOCKS);
         let sums: Vec<Key> = self.data.iter().flat_map(|data| [sum_key(data.from), sum_key(data.to)]).collect();
         core.globals().csum.preload_copied(core, &sums, &mut Copied::new());
     }

@@ -34,6 +34,15 @@ impl Misses {
         let Missed { noted, fetched } = &mut **missed.get_or_insert_default();
         noted.drain(..).try_for_each(|ptr| fetched.load(core, &ptr).map_err(|error| tree.excused(error)))
     }
+
+    /// Reads a block, which stays in memory as long as this lives; none where the device has another one there.
+    fn fetch(&self, core: &Core, ptr: &NodePtr) -> Result<Option<Arc<Node>>> {
+        let node = core.nodes.load_unless_doubtful(ptr)?;
+        if let Some(node) = &node {
+            self.0.borrow_mut().get_or_insert_default().fetched.hold(Arc::clone(node));
+        }
+        Ok(node)
+    }
 }
 
 /// See the [module](self).
@@ -41,17 +50,24 @@ impl Misses {
 pub struct BlockSource<'a> {
     core: &'a Core,
     misses: Option<&'a Misses>,
+    is_loading: bool,
 }
 
 impl<'a> BlockSource<'a> {
     /// Looks in memory only, and notes missing blocks.
     pub fn in_memory(core: &'a Core, misses: &'a Misses) -> BlockSource<'a> {
-        BlockSource { core, misses: Some(misses) }
+        BlockSource { core, misses: Some(misses), is_loading: false }
+    }
+
+    /// Memory and the devices, for who looks ahead with nothing held: `misses` keeps what was read in memory. A block
+    /// that is no longer what a pointer promises is missing, and no damage.
+    pub fn ahead(core: &'a Core, misses: &'a Misses) -> BlockSource<'a> {
+        BlockSource { core, misses: Some(misses), is_loading: true }
     }
 
     /// Memory and the devices.
     pub fn loading(core: &'a Core) -> BlockSource<'a> {
-        BlockSource { core, misses: None }
+        BlockSource { core, misses: None, is_loading: true }
     }
 
     /// The filesystem.
@@ -59,9 +75,14 @@ impl<'a> BlockSource<'a> {
         self.core
     }
 
-    /// The list of missing blocks, unless they are read.
+    /// The list of missing blocks, or of those that were read ahead.
     pub fn misses(&self) -> Option<&'a Misses> {
         self.misses
+    }
+
+    /// Whether it reads from the devices.
+    pub fn is_loading(&self) -> bool {
+        self.is_loading
     }
 }
 
@@ -74,10 +95,14 @@ impl NodeSource for BlockSource<'_> {
 
     fn node(&self, ptr: &NodePtr) -> Result<Arc<Node>> {
         let Some(misses) = self.misses else { return self.core.nodes.load(ptr) };
-        self.core.nodes.get(ptr).ok_or_else(|| {
-            misses.note(&[*ptr]);
-            Error::Missing(Box::new(*ptr))
-        })
+        if let Some(node) = self.core.nodes.get(ptr) {
+            return Ok(node);
+        }
+        if self.is_loading {
+            return misses.fetch(self.core, ptr)?.ok_or_else(|| Error::Missing(Box::new(*ptr)));
+        }
+        misses.note(&[*ptr]);
+        Err(Error::Missing(Box::new(*ptr)))
     }
 }
 

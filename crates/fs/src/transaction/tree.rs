@@ -48,6 +48,11 @@ impl Fetched {
     /// Times that a node may be missing after it was read. A tree that changes meanwhile explains some.
     const MOST_TIMES: u32 = 64;
 
+    /// Keeps a node in memory.
+    pub(super) fn hold(&mut self, node: Arc<Node>) {
+        self.held.push(node);
+    }
+
     /// Reads a node that was missing.
     pub fn load(&mut self, core: &Core, ptr: &NodePtr) -> Result<()> {
         let times = self.times.entry(ptr.at).or_default();
@@ -300,15 +305,16 @@ impl Tree {
     ) -> Result<R> {
         let source: BlockSource<'_> = source.into();
         // Under the tree's lock nothing is read.
-        let misses = Misses::default();
-        let in_memory = if source.misses().is_some() { source } else { BlockSource::in_memory(source.core(), &misses) };
+        let own = Misses::default();
+        let misses = source.misses().unwrap_or(&own);
+        let in_memory = BlockSource::in_memory(source.core(), misses);
         loop {
             let result = {
                 let root = self.root.read();
                 look(&in_memory, &root)
             };
             match result {
-                Err(Error::Missing(_)) if source.misses().is_none() => misses.load(source.core(), self)?,
+                Err(Error::Missing(_)) if source.is_loading() => misses.load(source.core(), self)?,
                 other => return other,
             }
         }

@@ -8,6 +8,7 @@ mod scene;
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::mkfs;
 use butterfs_fs::{BalanceEnd, BalanceProgress, Env, Filesystem, Options};
+use butterfs_ondisk::Logical;
 use butterfs_ondisk::balance::{SINGLE, args_flags, balance_flags};
 use butterfs_ondisk::items::{BalanceArgs, BalanceItem, block_group_flags as bits};
 use butterfs_testkit::images::{VARIANTS, Variant};
@@ -20,6 +21,13 @@ use std::sync::Arc;
 /// All chunks, without filters.
 fn everything() -> BalanceItem {
     BalanceItem { flags: balance_flags::TYPES.into(), ..BalanceItem::default() }
+}
+
+/// All chunks, with a filter that takes all of them, and that asks for their content to move.
+fn all_content() -> BalanceItem {
+    let flags = args_flags::VRANGE.into();
+    let args = BalanceArgs { flags, vend: u64::MAX.into(), ..BalanceArgs::default() };
+    BalanceItem { data: args, metadata: args, system: args, ..everything() }
 }
 
 /// Converts all chunks to these profiles, even to fewer copies.
@@ -49,8 +57,10 @@ fn everything_moves_and_stays_what_it_was() {
         let fs = open(&image);
         let chunks = fs.chunks().iter().count() as u64;
         let moved = BalanceProgress { expected: chunks, considered: chunks, completed: chunks };
-        let end = fs.balance_start(everything()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let end = fs.balance_start(all_content()).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(end, BalanceEnd::Completed { progress: moved, no_space: 0 }, "{name}");
+        let end = fs.balance_start(everything()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(matches!(end, BalanceEnd::Completed { no_space: 0, .. }), "{name}: {end:?}");
         fs.shutdown().unwrap();
         drop(fs);
         check_all(&image);
@@ -117,6 +127,53 @@ fn a_profile_that_needs_more_devices_is_refused_for_each_type() {
     }
 }
 
+/// Address and place of each chunk of data.
+fn data_chunks(fs: &Filesystem) -> Vec<(Logical, u64)> {
+    let chunks = fs.chunks();
+    let data = chunks.iter().filter(|chunk| chunk.kind & bits::DATA != 0);
+    data.map(|chunk| (chunk.start, chunk.stripes[0].physical.0)).collect()
+}
+
+#[test]
+fn a_chunk_is_emptied_where_there_is_one_less_then() {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(1 << 30));
+    mkfs(&[Arc::clone(&device)], &Default::default(), &Env::system()).unwrap();
+    let fs = Filesystem::open(vec![device], Options::default(), Env::system()).unwrap();
+    let caller = butterfs_fs::Caller { uid: 0, gid: 0, umask: 0o022, privileged: true };
+    let write = |range: std::ops::Range<u32>| {
+        for number in range {
+            let name = number.to_string();
+            let file = fs.create(&caller, fs.root(), name.as_bytes(), 0o644).unwrap().id;
+            fs.write(file, 0, &vec![number as u8; 1 << 20], false).unwrap();
+            fs.forget(file, 1);
+        }
+        fs.sync().unwrap();
+    };
+    let of_data = |control: BalanceItem| {
+        let only = BalanceItem { flags: balance_flags::DATA.into(), ..control };
+        assert!(matches!(fs.balance_start(only).unwrap(), BalanceEnd::Completed { no_space: 0, .. }));
+    };
+    write(0..5);
+    let before = data_chunks(&fs);
+    let [(start, place)] = before[..] else { panic!("one chunk has room for everything: {before:?}") };
+    of_data(everything());
+    let whole = data_chunks(&fs);
+    assert!(matches!(whole[..], [(at, to)] if at == start && to != place), "{before:?}, {whole:?}");
+    of_data(all_content());
+    let emptied = data_chunks(&fs);
+    assert!(matches!(emptied[..], [(at, _)] if at > start), "{whole:?}, {emptied:?}");
+    // Chunks of which each is a third full.
+    write(5..150);
+    let before = data_chunks(&fs).len();
+    for number in (0..150u32).filter(|number| number % 3 != 0) {
+        fs.unlink(fs.root(), number.to_string().as_bytes()).unwrap();
+    }
+    fs.sync().unwrap();
+    of_data(everything());
+    assert!(data_chunks(&fs).len() < before, "{before}, {}", data_chunks(&fs).len());
+    fs.shutdown().unwrap();
+}
+
 #[test]
 fn work_goes_on_beside_it() {
     let device = std::sync::Arc::new(butterfs_device::MemoryDevice::new(768 << 20));
@@ -135,7 +192,7 @@ fn work_goes_on_beside_it() {
             }
         });
         let doubled = converting(bits::DUP, SINGLE);
-        for control in [everything(), everything(), doubled, everything(), converting(SINGLE, bits::DUP)] {
+        for control in [everything(), all_content(), doubled, all_content(), converting(SINGLE, bits::DUP)] {
             let end = fs.balance_start(control).unwrap();
             assert!(matches!(end, BalanceEnd::Completed { .. }), "{end:?}");
         }
@@ -160,7 +217,7 @@ fn clean_with(canary: Option<butterfs_fs::options::Canary>) -> bool {
     worker.write_all(40).unwrap();
     worker.snapshot("kept");
     fs.sync().unwrap();
-    fs.balance_start(everything()).unwrap();
+    fs.balance_start(all_content()).unwrap();
     let written = worker.write_all(5);
     // The engine refuses to read data without checksums, and ends the filesystem where references contradict each
     // other.

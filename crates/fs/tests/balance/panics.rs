@@ -1,7 +1,7 @@
 //! Balances that panic: nobody waits for a run that is gone, and the next mount goes on.
 
-use super::everything;
 use super::scene::Worker;
+use super::{all_content, everything};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::env::{Source, Time};
 use butterfs_fs::{BalanceEnd, BalanceState, Env, Errno, ExclusiveOperation, Filesystem, Options};
@@ -60,7 +60,7 @@ fn a_panic_leaves_a_paused_balance() {
     let device = device();
     let fs = open(&device, Options::default(), stumbling_after(2));
     let runner = fs.clone();
-    assert!(std::thread::spawn(move || runner.balance_start(everything())).join().is_err(), "the panic was planted");
+    assert!(std::thread::spawn(move || runner.balance_start(all_content())).join().is_err(), "the panic was planted");
     assert_eq!(fs.balance_status().unwrap().state, BalanceState::Paused);
     assert_eq!(fs.exclusive_operation().unwrap().0, ExclusiveOperation::BalancePaused);
     assert_eq!(fs.balance_pause().unwrap_err().errno(), Errno::ENOTCONN);

@@ -28,9 +28,9 @@ use std::sync::mpsc::{Receiver, sync_channel};
 /// Bytes that are read at once.
 const PIECE: u64 = 4 << 20;
 /// Pieces in memory.
-const BUFFERS: usize = 4;
-/// Threads that read: one alone leaves a fast device idle between two pieces.
-const READERS: usize = 2;
+const BUFFERS: usize = 6;
+/// Threads that read: a fast device has two requests at any time, also while one of the threads waits for a processor.
+const READERS: usize = 3;
 /// The largest tree block: so much of a piece is looked at with the next one.
 const OVERLAP: usize = 64 << 10;
 /// Bytes that are read at once where a piece cannot be read.

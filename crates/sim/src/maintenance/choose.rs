@@ -78,7 +78,8 @@ fn filters(plan: &Plan, rng: &mut Rng) -> Filters {
         types,
         data,
         metadata,
-        usage: rng.chance(15).then(|| rng.below(101)),
+        // Without it most chunks move whole; with 100 the content of each moves.
+        usage: rng.chance(50).then(|| *rng.pick(&[0, 30, 70, 100, 100, 100])),
         limit: rng.chance(15).then(|| 1 + rng.below(3)),
         soft: rng.chance(30),
     }

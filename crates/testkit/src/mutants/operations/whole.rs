@@ -51,7 +51,9 @@ pub const OPERATIONS: &[Operation] = &[
             return Ok(());
         }
         let kind = *w.rng.pick(&[balance_flags::DATA, balance_flags::METADATA, balance_flags::SYSTEM]);
-        let one = BalanceArgs { flags: args_flags::LIMIT.into(), limit_min: 1.into(), ..BalanceArgs::default() };
+        let content = if w.rng.chance(50) { args_flags::USAGE } else { 0 };
+        let flags = (args_flags::LIMIT | content).into();
+        let one = BalanceArgs { flags, limit_min: 1.into(), usage_min: 100.into(), ..BalanceArgs::default() };
         let flags = (kind | balance_flags::FORCE).into();
         let control = BalanceItem { flags, data: one, metadata: one, system: one, ..BalanceItem::default() };
         w.filesystem.balance_start(control).map(drop)
