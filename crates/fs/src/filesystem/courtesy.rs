@@ -30,13 +30,13 @@ pub(super) struct Courtesy {
 
 impl Courtesy {
     /// The first step begins.
-    pub fn new(filesystem: &Filesystem) -> Courtesy {
+    pub(super) fn new(filesystem: &Filesystem) -> Courtesy {
         Courtesy { begun: filesystem.0.exclusion.begun(), since: filesystem.0.engine.env().uptime() }
     }
 
     /// A step has ended, and the next one begins when this returns: at once if nobody else was at work, or as soon as
     /// nobody is, or `stop` says so. Nothing may be held.
-    pub fn let_others_work(&mut self, filesystem: &Filesystem, stop: &dyn Fn() -> bool) {
+    pub(super) fn let_others_work(&mut self, filesystem: &Filesystem, stop: &dyn Fn() -> bool) {
         let (env, exclusion) = (filesystem.0.engine.env(), &filesystem.0.exclusion);
         let taken = env.uptime().saturating_sub(self.since);
         let others = exclusion.begun().saturating_sub(self.begun + OWN);

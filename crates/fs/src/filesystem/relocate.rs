@@ -1,5 +1,6 @@
 //! Emptying one block group and deleting it, a bounded step at a time.
 
+use super::courtesy::Courtesy;
 use super::{Filesystem, OperationProgress};
 use crate::error::{Errno, Error, Result};
 use crate::relocation::{ClosedGroup, Mover, Step};
@@ -50,7 +51,9 @@ impl Filesystem {
     /// Empties the group that begins at `start`, and returns when it is gone. `ENOSPC` where the others have no room.
     pub(super) fn empty_chunk(&self, start: Logical, progress: &OperationProgress) -> Result<()> {
         let mut emptying = self.begin_emptying(start)?;
+        let mut courtesy = Courtesy::new(self);
         loop {
+            courtesy.let_others_work(self, &|| progress.is_cancelled() || self.is_stopping());
             progress.must_go_on()?;
             self.must_not_be_stopping()?;
             if self.empty_some(&mut emptying)? == Emptied::Gone {
