@@ -473,9 +473,8 @@ impl Filesystem {
         self.begin_emptying(chunk.start).map(Work::Empty)
     }
 
-    /// Where a chunk moves whole: to another profile, or, with nothing to gain by moving its content, to where a new
-    /// chunk would lie. `None` where its content moves: filters by usage and by address want that, and it is worth it
-    /// where the other groups have room for it, so that there is a chunk less.
+    /// The target of a chunk that moves whole: another profile, or the place where a new chunk would lie. `None` for a
+    /// chunk whose content moves, because a filter by usage or by address asks for that, or because it is worth it.
     fn target_of_whole(&self, control: &BalanceItem, chunk: &Chunk) -> Option<MigrationTarget> {
         use args_flags::{USAGE, USAGE_RANGE, VRANGE};
         let args = control.args_of(chunk.kind)?;
@@ -489,6 +488,7 @@ impl Filesystem {
             .then(|| MigrationTarget { keep: Keep::Nothing, ..MigrationTarget::default() })
     }
 
+    /// Whether the other groups of its kind have room for the content of a chunk, so that there is a chunk less.
     fn is_worth_emptying(&self, chunk: &Chunk) -> bool {
         let groups = self.0.engine.space.groups();
         let used = groups.iter().find(|group| group.start == chunk.start).map_or(0, |group| group.used);

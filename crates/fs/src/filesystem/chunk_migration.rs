@@ -35,10 +35,8 @@ impl Filesystem {
         };
         let mut courtesy = Courtesy::new(self);
         loop {
-            courtesy.let_others_work(self, &|| progress.is_cancelled() || self.is_stopping());
             self.0.engine.env().reached(Point::PieceMoved);
-            progress.must_go_on()?;
-            self.must_not_be_stopping()?;
+            courtesy.before_next_step(self, progress)?;
             let _operation = self.begin();
             match migration.step()? {
                 Some(bytes) => progress.add_done(bytes),

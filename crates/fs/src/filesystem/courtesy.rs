@@ -4,7 +4,8 @@
 //! After a step during which others have begun operations it pauses, so that they have the devices for themselves for a
 //! longer time than they had to share them. Where nobody else is at work it never waits.
 
-use super::Filesystem;
+use super::{Filesystem, OperationProgress};
+use crate::error::Result;
 use std::time::Duration;
 
 /// A pause is so many halves of the time of the step before it.
@@ -52,6 +53,13 @@ impl Courtesy {
             }
         }
         *self = Courtesy::new(filesystem);
+    }
+
+    /// The same for an operation with `progress`: an error where it was cancelled, or the filesystem is being closed.
+    pub(super) fn before_next_step(&mut self, filesystem: &Filesystem, progress: &OperationProgress) -> Result<()> {
+        self.let_others_work(filesystem, &|| progress.is_cancelled() || filesystem.is_stopping());
+        progress.must_go_on()?;
+        filesystem.must_not_be_stopping()
     }
 }
 

@@ -53,9 +53,7 @@ impl Filesystem {
         let mut emptying = self.begin_emptying(start)?;
         let mut courtesy = Courtesy::new(self);
         loop {
-            courtesy.let_others_work(self, &|| progress.is_cancelled() || self.is_stopping());
-            progress.must_go_on()?;
-            self.must_not_be_stopping()?;
+            courtesy.before_next_step(self, progress)?;
             if self.empty_some(&mut emptying)? == Emptied::Gone {
                 break;
             }

@@ -299,10 +299,8 @@ impl Replacement {
         let mut pieces = ranges.into_iter().flat_map(|range| pieces_of(chunk, range));
         let mut courtesy = Courtesy::new(&self.filesystem);
         loop {
-            courtesy.let_others_work(&self.filesystem, &|| self.is_over());
             engine.env().reached(Point::PieceMoved);
-            self.progress().must_go_on()?;
-            self.filesystem.must_not_be_stopping()?;
+            courtesy.before_next_step(&self.filesystem, self.progress())?;
             // Of a striped chunk the device has only some elements.
             let own = pieces.by_ref().filter(|(at, _)| engine.volume.lies_on(*at, self.source));
             let some: Vec<(Logical, u64)> = own.take(pieces_together(engine.core())).collect();
@@ -329,10 +327,8 @@ impl Replacement {
         }
         let mut courtesy = Courtesy::new(&self.filesystem);
         while at < end {
-            courtesy.let_others_work(&self.filesystem, &|| self.is_over());
             engine.env().reached(Point::PieceMoved);
-            self.progress().must_go_on()?;
-            self.filesystem.must_not_be_stopping()?;
+            courtesy.before_next_step(&self.filesystem, self.progress())?;
             let _operation = self.filesystem.begin();
             let lost = rows::copy_to_twin(engine.core(), self.source, at, self.source_reads())?;
             self.count(lost, 0);
@@ -342,11 +338,6 @@ impl Replacement {
             at = row.plus(len);
         }
         Ok(())
-    }
-
-    /// Whether it should stop.
-    fn is_over(&self) -> bool {
-        self.progress().is_cancelled() || self.filesystem.is_stopping()
     }
 
     /// The next commit writes down what went wrong.

@@ -102,7 +102,7 @@ impl Closure {
         }
         for leaf in leaves {
             if !self.blocks.contains_key(&leaf.at()) {
-                let refs = live.block_refs(leaf.at(), Level(0))?.ok_or_else(|| unknown(&leaf))?;
+                let refs = refs_of(live, &leaf)?;
                 self.climb(live, leaf, refs)?;
             }
         }
@@ -133,8 +133,8 @@ impl Closure {
                         Above::Block(parent) => {
                             *from = Some(parent.at());
                             if !self.blocks.contains_key(&parent.at()) {
-                                let refs = live.block_refs(parent.at(), parent.level())?;
-                                waiting.push((Arc::clone(&parent), refs.ok_or_else(|| unknown(&parent))?));
+                                let refs = refs_of(live, &parent)?;
+                                waiting.push((parent, refs));
                             }
                         }
                     }
@@ -147,6 +147,15 @@ impl Closure {
             self.blocks.insert(at, block);
         }
         Ok(())
+    }
+
+    /// The block at an address; `None` where there is no such block.
+    fn block(&self, live: &Live<'_>, at: Logical, level: Level) -> Result<Option<Arc<Node>>> {
+        if let Some(known) = self.blocks.get(&at).filter(|known| known.node.level() == level) {
+            return Ok(Some(Arc::clone(&known.node)));
+        }
+        let Some(refs) = live.block_refs(at, level)? else { return Ok(None) };
+        live.block(at, level, refs.generation).map(Some)
     }
 
     /// The block or root above that a reference stands for.
@@ -166,13 +175,7 @@ impl Closure {
                 }
                 live.above(&root, first_key()?, level)?
             }
-            RefBy::Block(parent) => match self.blocks.get(&parent) {
-                Some(known) => Arc::clone(&known.node),
-                None => {
-                    let refs = live.block_refs(parent, level)?.ok_or_else(astray)?;
-                    live.block(parent, level, refs.generation)?
-                }
-            },
+            RefBy::Block(parent) => self.block(live, parent, level)?.ok_or_else(astray)?,
             RefBy::File { .. } | RefBy::Leaf(_) => return Err(astray()),
         };
         let key = first_key()?;
@@ -184,13 +187,7 @@ impl Closure {
     fn leaves_of(&self, live: &Live<'_>, extent: &ExtentAt, by: RefBy) -> Result<Vec<(Arc<Node>, u64)>> {
         match by {
             RefBy::Leaf(at) => {
-                let leaf = match self.blocks.get(&at).filter(|known| known.node.is_leaf()) {
-                    Some(known) => Arc::clone(&known.node),
-                    None => {
-                        let Some(refs) = live.block_refs(at, Level(0))? else { return Ok(Vec::new()) };
-                        live.block(at, Level(0), refs.generation)?
-                    }
-                };
+                let Some(leaf) = self.block(live, at, Level(0))? else { return Ok(Vec::new()) };
                 let items = items_in(live, &leaf, extent)?;
                 Ok(vec![(leaf, items)])
             }
@@ -227,7 +224,7 @@ impl Closure {
             }
             let is_full = match self.blocks.get(&leaf.at()) {
                 Some(known) => known.full,
-                None => live.block_refs(leaf.at(), Level(0))?.ok_or_else(|| unknown(&leaf))?.full,
+                None => refs_of(live, &leaf)?.full,
             };
             if !is_full {
                 leaves.push((leaf, items));
@@ -274,8 +271,10 @@ impl Closure {
     }
 }
 
-fn unknown(node: &Node) -> Error {
-    Error::corrupt(format!("tree block {} has no extent item", node.at()))
+/// The references of a block that a tree leads to.
+fn refs_of(live: &Live<'_>, node: &Node) -> Result<LiveRefs> {
+    let refs = live.block_refs(node.at(), node.level())?;
+    refs.ok_or_else(|| Error::corrupt(format!("tree block {} has no extent item", node.at())))
 }
 
 enum Above {
