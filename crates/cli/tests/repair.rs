@@ -116,6 +116,34 @@ fn what_is_mounted_is_not_repaired() {
     assert!(bytes(&image) == before && !undo.exists());
 }
 
+/// Where the undo file has no room, or the device takes no writes, nothing is written, and a way out is named.
+#[test]
+fn what_cannot_be_written_is_named() {
+    const TEST: &str = "what_cannot_be_written_is_named";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new("repair-full");
+    let image = made(&scratch, &[]);
+    damage(&image);
+    let before = bytes(&image);
+    let script = "mount -t tmpfs -o size=16k none \"$2\"; \
+                  \"$0\" check --repair --force --undo-file \"$2/undo\" \"$1\"; code=$?; ls -A \"$2\"; exit $code";
+    let mut shell = Command::new("unshare");
+    shell.args(["-m", "bash", "-c", script, env!("CARGO_BIN_EXE_butterfs"), text(&image)]);
+    let full = common::ran(shell.arg(scratch.folder("full")).output().expect("unshare starts"));
+    assert!(full.code == Some(1) && !full.stdout.contains("undo.part"), "nothing stays there: {full:?}");
+    for part in ["cannot write the undo file", "No space left", "nothing was written", "--undo-file names a place"] {
+        assert!(full.stderr.contains(part), "{part}: {full:?}");
+    }
+    let device = run_ok(30, "losetup", &["--read-only", "--show", "-f", text(&image)]);
+    let refused = butterfs(&["check", "--repair", "--force", device.trim()]);
+    run_ok(30, "losetup", &["-d", device.trim()]);
+    let says = |part| refused.stderr.contains(part);
+    assert!(refused.code == Some(1) && says("write-protected") && says("--plan"), "{refused:?}");
+    assert!(bytes(&image) == before);
+}
+
 #[test]
 fn trees_are_made_anew() {
     const TEST: &str = "trees_are_made_anew";

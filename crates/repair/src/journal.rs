@@ -21,6 +21,7 @@ use butterfs_device::{BlockDevice, SECTOR};
 use butterfs_ondisk::checksum::ChecksumKind;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN};
 use butterfs_ondisk::{Physical, Superblock};
+use std::io;
 use std::sync::Arc;
 
 const MAGIC: &[u8; 16] = b"butterfs undo 1\n";
@@ -82,13 +83,13 @@ pub fn save(plan: &Plan, devices: &[Arc<dyn BlockDevice>], undo: &dyn BlockDevic
     for (device, changes) in devices.iter().zip(&plan.changes) {
         for change in changes {
             let mut now = vec![0; change.old.len()];
-            device.read_at(change.offset, &mut now)?;
+            device.read_at(change.offset, &mut now).map_err(cannot("read", &**device))?;
             if now != change.old {
                 return Err(Trouble::new(format!("{} has changed since the plan was made", device.name())));
             }
         }
     }
-    write_journal(plan, devices, undo)
+    write_journal(plan, devices, undo).map_err(cannot("write the undo file", undo))
 }
 
 /// Finishes what an interrupted [`apply`] has begun. `None` where the file was not complete: then nothing has been
@@ -154,7 +155,12 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
     ChecksumKind::Blake2b.digest(bytes)
 }
 
-fn write_journal(plan: &Plan, devices: &[Arc<dyn BlockDevice>], undo: &dyn BlockDevice) -> Result<()> {
+/// The sentence for an error of a device or of the undo file.
+fn cannot(what: &str, file: &dyn BlockDevice) -> impl Fn(io::Error) -> Trouble {
+    move |error| Trouble::new(format!("cannot {what} {}: {error}", file.name()))
+}
+
+fn write_journal(plan: &Plan, devices: &[Arc<dyn BlockDevice>], undo: &dyn BlockDevice) -> io::Result<()> {
     let entries = joined(&plan.changes);
     let mut index = Vec::new();
     for device in devices {
@@ -184,7 +190,7 @@ fn write_journal(plan: &Plan, devices: &[Arc<dyn BlockDevice>], undo: &dyn Block
     header.extend((entries.len() as u32).to_le_bytes());
     header.extend(at.to_le_bytes());
     undo.write_at(0, &header)?;
-    Ok(undo.flush()?)
+    undo.flush()
 }
 
 /// Reads and verifies an undo file.
@@ -202,7 +208,7 @@ fn open(file: &dyn BlockDevice) -> Result<Journal<'_>> {
         return Err(bad("it is too short"));
     }
     let mut index = vec![0; index_len as usize];
-    file.read_at(HEADER, &mut index)?;
+    file.read_at(HEADER, &mut index).map_err(cannot("read", file))?;
     if digest(&index) != header[16..48] {
         return Err(bad("the checksum of its index is wrong"));
     }
@@ -235,7 +241,7 @@ impl Journal<'_> {
     /// The old bytes and the new ones.
     fn both(&self, entry: &Entry) -> Result<(Vec<u8>, Vec<u8>)> {
         let mut old = vec![0; 2 * entry.length];
-        self.file.read_at(entry.at, &mut old)?;
+        self.file.read_at(entry.at, &mut old).map_err(cannot("read", self.file))?;
         if digest(&old) != entry.digest {
             return Err(Trouble::new(format!("{}: the bytes at {} are damaged", self.file.name(), entry.at)));
         }
@@ -273,7 +279,8 @@ fn holds(journal: &Journal<'_>, devices: &[Arc<dyn BlockDevice>], new: bool) -> 
     for entry in &journal.entries {
         let both = journal.both(entry)?;
         let mut now = vec![0; entry.length];
-        devices[entry.device].read_at(entry.offset, &mut now)?;
+        let device = &devices[entry.device];
+        device.read_at(entry.offset, &mut now).map_err(cannot("read", &**device))?;
         if now != *(if new { &both.1 } else { &both.0 }) {
             return Ok(false);
         }
@@ -287,7 +294,7 @@ fn check_between(journal: &Journal<'_>, devices: &[Arc<dyn BlockDevice>]) -> Res
         let (old, new) = journal.both(entry)?;
         let device = &devices[entry.device];
         let mut now = vec![0; entry.length];
-        device.read_at(entry.offset, &mut now)?;
+        device.read_at(entry.offset, &mut now).map_err(cannot("read", &**device))?;
         let sectors = now.chunks(SECTOR as usize).zip(old.chunks(SECTOR as usize)).zip(new.chunks(SECTOR as usize));
         if sectors.into_iter().any(|((now, old), new)| now != old && now != new) {
             let sentence = format!(
@@ -307,9 +314,12 @@ fn write_all(journal: &Journal<'_>, devices: &[Arc<dyn BlockDevice>], backwards:
         let stage = if backwards { STAGES - 1 - step } else { step };
         for entry in journal.entries.iter().filter(|entry| entry.stage == stage) {
             let (old, new) = journal.both(entry)?;
-            devices[entry.device].write_at(entry.offset, if backwards { &old } else { &new })?;
+            let (device, bytes) = (&devices[entry.device], if backwards { &old } else { &new });
+            device.write_at(entry.offset, bytes).map_err(cannot("write", &**device))?;
         }
-        devices.iter().try_for_each(|device| device.flush())?;
+        for device in devices {
+            device.flush().map_err(cannot("write", &**device))?;
+        }
     }
     Ok(Applied::Written)
 }

@@ -338,6 +338,7 @@ impl<'a> Restorer<'a> {
         }
         self.is_reached |= self.selection.reaches(path);
         if is_renamed {
+            self.summary.find_renamed(path);
             (self.tell)(Event::Renamed(path, &entry.name));
         }
         match entry.target {

@@ -65,6 +65,9 @@ pub struct Finding {
 /// Why something that was there before counts as not restored.
 const IN_THE_WAY: &str = "something else with its name was there before, and stays";
 
+/// Why something that got another name counts as doubtful.
+const RENAMED: &str = "its name leads elsewhere or is too long: it was replaced";
+
 /// Findings that a summary keeps; the rest is counted.
 const MOST_FINDINGS: usize = 10_000;
 
@@ -103,6 +106,8 @@ pub struct Summary {
     pub kept: u64,
     /// Things that were not made because something else had their name.
     pub in_the_way: u64,
+    /// Things whose names lead elsewhere or are too long, and were replaced.
+    pub renamed: u64,
     /// Things that no directory led to, subvolumes among them.
     pub orphans: u64,
     /// Things that could not be made.
@@ -140,6 +145,7 @@ impl Summary {
             (&mut self.links, other.links),
             (&mut self.kept, other.kept),
             (&mut self.in_the_way, other.in_the_way),
+            (&mut self.renamed, other.renamed),
             (&mut self.orphans, other.orphans),
             (&mut self.failed, other.failed),
             (&mut self.lost_blocks, other.lost_blocks),
@@ -169,6 +175,12 @@ impl Summary {
         self.find(path, Grade::Lost, vec![IN_THE_WAY.to_owned()], false);
     }
 
+    /// Notes a thing whose name was replaced.
+    pub(super) fn find_renamed(&mut self, path: &Path) {
+        self.renamed += 1;
+        self.find(path, Grade::Doubtful, vec![RENAMED.to_owned()], true);
+    }
+
     /// Takes the last note of that kind back: it got another name.
     pub(super) fn is_made_aside(&mut self) {
         self.in_the_way -= 1;
@@ -185,6 +197,7 @@ impl Summary {
             self.partial,
             self.lost,
             self.doubtful_others,
+            self.renamed,
             self.orphans,
             self.failed,
             self.in_the_way,

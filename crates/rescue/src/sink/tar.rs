@@ -1,10 +1,13 @@
 //! A tar stream: ustar headers, and pax records for what those have no room for: long names, times to the nanosecond,
 //! extended attributes (`SCHILY.xattr`, as GNU tar and bsdtar read them), sparse files (`GNU.sparse` 1.0).
 //!
-//! Invariant: the stream is written in one go, and a file has exactly as many bytes as its header says, whatever its
-//! source gives.
+//! Invariants: (1) the stream is written in one go, and a file has exactly as many bytes as its header says, whatever
+//! its source gives; (2) it has each path once, directories excepted, and nothing below what is no directory: nothing is
+//! replaced or led elsewhere where it is unpacked.
 
 use super::{Attributes, Incoming, Made, Moment, Path, Sink};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::ops::Range;
 use tar::{EntryType, Header};
@@ -20,12 +23,40 @@ const LARGEST_SIZE: u64 = 0o77_777_777_777;
 pub struct Tar<W: Write> {
     out: W,
     complaints: Vec<String>,
+    written: Written,
+}
+
+/// The paths of a stream, by their hashes, which nobody can foresee: 16 bytes each.
+#[derive(Debug, Default)]
+struct Written {
+    hashes: RandomState,
+    is_directory: HashMap<u64, bool>,
+}
+
+impl Written {
+    /// Notes a path; `false`: it is taken.
+    fn add(&mut self, path: &Path, is_directory: bool) -> io::Result<bool> {
+        let mut hasher = self.hashes.build_hasher();
+        for (index, name) in path.iter().enumerate() {
+            hasher.write(name);
+            hasher.write_u8(b'/');
+            let is_last = index + 1 == path.len();
+            match self.is_directory.get(&hasher.finish()) {
+                Some(true) if is_last => return Ok(is_directory),
+                Some(false) if is_last => return Ok(false),
+                Some(false) => return Err(io::ErrorKind::NotADirectory.into()),
+                Some(true) | None => {}
+            }
+        }
+        self.is_directory.insert(hasher.finish(), is_directory);
+        Ok(true)
+    }
 }
 
 impl<W: Write> Tar<W> {
     /// A stream that goes to `out`.
     pub fn new(out: W) -> Tar<W> {
-        Tar { out, complaints: Vec::new() }
+        Tar { out, complaints: Vec::new(), written: Written::default() }
     }
 
     fn begin(&mut self, entry: &Entry<'_>) -> io::Result<()> {
@@ -240,6 +271,9 @@ impl<W: Write> Sink for Tar<W> {
         if path.is_empty() {
             entry.path = b"./".to_vec();
         }
+        if !self.written.add(path, true)? {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something else has the name of this directory"));
+        }
         self.begin(&entry)
     }
 
@@ -248,6 +282,9 @@ impl<W: Write> Sink for Tar<W> {
     }
 
     fn file(&mut self, path: &Path, attributes: &Attributes, incoming: Incoming<'_>) -> io::Result<Made> {
+        if !self.written.add(path, false)? {
+            return Ok(Made::Kept);
+        }
         let mut entry = Entry::new(EntryType::Regular, path, attributes);
         let data: u64 = incoming.ranges.iter().map(|range| range.end - range.start).sum();
         let map = map_of(incoming.ranges, incoming.size);
@@ -271,6 +308,9 @@ impl<W: Write> Sink for Tar<W> {
     }
 
     fn symlink(&mut self, path: &Path, attributes: &Attributes, target: &[u8]) -> io::Result<Made> {
+        if !self.written.add(path, false)? {
+            return Ok(Made::Kept);
+        }
         let mut entry = Entry::new(EntryType::Symlink, path, attributes);
         entry.target = Some(target.to_vec());
         self.begin(&entry).map(|()| Made::Yes)
@@ -286,10 +326,16 @@ impl<W: Write> Sink for Tar<W> {
                 return Ok(Made::LeftOut);
             }
         };
+        if !self.written.add(path, false)? {
+            return Ok(Made::Kept);
+        }
         self.begin(&Entry::new(kind, path, attributes)).map(|()| Made::Yes)
     }
 
     fn link(&mut self, path: &Path, first: &Path) -> io::Result<Made> {
+        if !self.written.add(path, false)? {
+            return Ok(Made::Kept);
+        }
         let attributes = Attributes { mode: 0o644, ..Attributes::default() };
         let mut entry = Entry::new(EntryType::Link, path, &attributes);
         entry.target = Some(joined(first));

@@ -115,6 +115,20 @@ fn hostile_names_stay_inside() {
     assert_eq!(fs::read_dir(scratch.join("deep")).unwrap().count(), 1);
     let contents = fs::read_dir(&target).unwrap().flatten().filter(|entry| entry.metadata().unwrap().is_file());
     assert_eq!(contents.count(), 3, "each has a name of its own");
+    assert!(summary.renamed == 3 && !summary.complete, "{summary:?}");
+    // A stream that is unpacked by a program that follows links leads nowhere else either.
+    let mut stream = Vec::new();
+    restore(&wreck, &mut Tar::new(&mut stream));
+    let mut paths: Vec<Vec<u8>> = Vec::new();
+    for entry in tar::Archive::new(&stream[..]).entries().unwrap() {
+        let path = entry.unwrap().path_bytes().into_owned();
+        paths.push(path.strip_suffix(b"/").unwrap_or(&path).to_vec());
+    }
+    paths.retain(|path| path != b".");
+    let links = paths.iter().filter(|path| **path == b"link").count();
+    assert!(links <= 1 && !paths.contains(&b"link/beyond".to_vec()), "{paths:?}");
+    let unique: std::collections::BTreeSet<_> = paths.iter().collect();
+    assert!(unique.len() == paths.len() && paths.len() >= 4, "{paths:?}");
 }
 
 /// Gives entries and references another name of the same length.

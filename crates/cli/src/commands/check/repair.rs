@@ -3,7 +3,7 @@
 use super::PATIENCE;
 use super::plan_text;
 use crate::error::{CliError, FAILED};
-use butterfs_device::{BlockDevice, FileDevice, FileOptions};
+use butterfs_device::{BlockDevice, FileDevice, FileOptions, OpenError, OpenErrorKind};
 use butterfs_repair::{Applied, Options, Plan, Start, Trouble, plan, resume, save, undo};
 use std::cell::RefCell;
 use std::io::{BufRead, IsTerminal, Write};
@@ -170,7 +170,12 @@ impl RepairArgs {
     ) -> Result<(), CliError> {
         let file = self.undo_file.clone().unwrap_or_else(|| default_name(plan));
         let undo = save_undo(&file, plan, devices)?;
-        resume(devices, &undo).map_err(failed)?;
+        resume(devices, &undo).map_err(|trouble| {
+            let name = file.display();
+            failed(trouble)
+                .hint(format!("the same command with '--undo-file {name}' finishes the repair"))
+                .hint(format!("'butterfs check --undo {name} DEVICE...' takes back what was written"))
+        })?;
         if !voice.json && !voice.quiet {
             writeln!(out, "repaired; 'butterfs check --undo {} DEVICE...' takes it back", file.display())?;
         }
@@ -206,7 +211,12 @@ fn save_undo(file: &Path, plan: &Plan, devices: &[Arc<dyn BlockDevice>]) -> Resu
     // One that an interrupted repair has left: nothing was written with it.
     let _ = std::fs::remove_file(&part);
     let undo = FileDevice::create(&part, plan.undo_len())?;
-    save(plan, devices, &undo).map_err(failed)?;
+    if let Err(trouble) = save(plan, devices, &undo) {
+        // It is of no use, and may have filled its filesystem.
+        let _ = std::fs::remove_file(&part);
+        let error = failed(trouble).hint("nothing was written to the devices");
+        return Err(error.hint("--undo-file names a place for the undo file on another filesystem"));
+    }
     let renamed = std::fs::rename(&part, file);
     renamed.map_err(|error| CliError::failed(format!("cannot name the undo file {}: {error}", file.display())))?;
     sync_folder(file);
@@ -242,7 +252,18 @@ fn failed(trouble: Trouble) -> CliError {
 fn open(paths: &[PathBuf], write: bool) -> Result<Vec<Arc<dyn BlockDevice>>, CliError> {
     let options = if write { FileOptions::read_write() } else { FileOptions::read_only() };
     let options = FileOptions { wait: PATIENCE, ..options };
-    paths.iter().map(|path| Ok(Arc::new(FileDevice::open(path, &options)?) as Arc<dyn BlockDevice>)).collect()
+    let open = |path| FileDevice::open(path, &options).map_err(refused);
+    paths.iter().map(|path| Ok(Arc::new(open(path)?) as Arc<dyn BlockDevice>)).collect()
+}
+
+/// A repair has to write: opening for reading is no way out, the plan is.
+fn refused(error: OpenError) -> CliError {
+    match error.kind {
+        OpenErrorKind::WriteProtected | OpenErrorKind::PermissionDenied => {
+            CliError::failed(error.to_string()).hint("--plan shows what would be repaired, and writes nothing")
+        }
+        _ => error.into(),
+    }
 }
 
 fn default_name(plan: &Plan) -> PathBuf {

@@ -59,7 +59,7 @@ impl<'a> Teller<'a> {
                 self.say(&format!("No directory leads to {target}{}", printable(path)));
             }
             Event::Renamed(path, name) => report::warn(&format!(
-                "{}: its name is {:?}, which leads elsewhere",
+                "{}: its name is {:?}, which leads elsewhere or is too long",
                 printable(path),
                 String::from_utf8_lossy(name)
             )),
@@ -111,6 +111,7 @@ pub fn summary(summary: &Summary) -> String {
         (summary.checksums_lost, "files have lost their checksums: nothing tells whether they are right"),
         (summary.doubtful, "files come from damaged or older tree blocks, or are partly guessed"),
         (summary.doubtful_others, "directories and others do"),
+        (summary.renamed, "names were replaced, because they lead elsewhere or are too long"),
         (summary.orphans, "were reached by no directory"),
         (summary.lost_blocks, "tree blocks could not be read"),
         (summary.salvaged_blocks, "tree blocks were used although they are damaged or may be of an older state"),
