@@ -2,8 +2,8 @@
 //! extended attributes (`SCHILY.xattr`, as GNU tar and bsdtar read them), sparse files (`GNU.sparse` 1.0).
 //!
 //! Invariants: (1) the stream is written in one go, and a file has exactly as many bytes as its header says, whatever
-//! its source gives; (2) it has each path once, directories excepted, and nothing below what is no directory: nothing is
-//! replaced or led elsewhere where it is unpacked.
+//! its source gives; (2) it has each path once, directories excepted, and nothing below what is no directory: nothing
+//! is replaced or led elsewhere where it is unpacked.
 
 use super::{Attributes, Incoming, Made, Moment, Path, Sink};
 use std::collections::HashMap;
