@@ -79,7 +79,7 @@ pub fn os_message(error: &io::Error) -> String {
 }
 
 /// Takes out the numbers that Rust appends to the system's words, also where another crate made a sentence of them.
-fn without_error_numbers(text: &str) -> String {
+pub fn without_error_numbers(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |sentence, part| sentence + part.split_once(')').map_or("", |(_, rest)| rest))

@@ -1,6 +1,6 @@
 //! Prints how a command ended. The only place that writes to standard error.
 
-use crate::error::CliError;
+use crate::error::{CliError, without_error_numbers};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -34,12 +34,12 @@ fn print(text: &str) -> Result<(), CliError> {
 
 /// Prints something that the user should know although the command succeeds.
 pub fn warn(sentence: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "WARNING: {sentence}");
+    let _ = writeln!(std::io::stderr().lock(), "WARNING: {}", without_error_numbers(sentence));
 }
 
 /// Prints an error of a command that goes on.
 pub fn error(sentence: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "ERROR: {sentence}");
+    let _ = writeln!(std::io::stderr().lock(), "ERROR: {}", without_error_numbers(sentence));
 }
 
 /// Prints a line that belongs to standard error.
