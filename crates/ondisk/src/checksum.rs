@@ -61,7 +61,7 @@ impl ChecksumKind {
     pub fn digest(self, data: &[u8]) -> Digest32 {
         let mut out = [0; 32];
         match self {
-            ChecksumKind::Crc32c => out[..4].copy_from_slice(&crc32c::crc32c(data).to_le_bytes()),
+            ChecksumKind::Crc32c => out[..4].copy_from_slice(&crc_fast::crc32_iscsi(data).to_le_bytes()),
             ChecksumKind::Xxhash64 => out[..8].copy_from_slice(&xxhash_rust::xxh64::xxh64(data, 0).to_le_bytes()),
             ChecksumKind::Sha256 => out.copy_from_slice(&Sha256::digest(data)),
             ChecksumKind::Blake2b => {
@@ -132,7 +132,8 @@ fn quick_sha256(data: &[u8], sector: usize) -> Vec<u8> {
     digests.into_flattened()
 }
 
-/// CRC-32C register update from `seed`, without initial or final inversion.
+/// CRC-32C register update from `seed`, without initial or final inversion. For sectors and tree blocks, which need no
+/// seed, [`ChecksumKind::digest`] has an implementation that is two to four times as fast.
 pub fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, data)
 }
@@ -181,6 +182,17 @@ mod tests {
             (state >> 56) as u8
         };
         (0..len).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn both_implementations_of_crc32c_agree() {
+        let data = noise(20_000);
+        let is_same = |data: &[u8]| ChecksumKind::Crc32c.digest(data)[..4] == (!crc32c_raw(!0, data)).to_le_bytes();
+        for start in 0..4 {
+            for len in (0..5000).chain([8192, 16384 - 32, 16384, 19_990]) {
+                assert!(is_same(&data[start..][..len]), "{len} bytes from {start} on");
+            }
+        }
     }
 
     #[test]
