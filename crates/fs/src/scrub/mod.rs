@@ -13,7 +13,7 @@
 //!    that another copy holds at that moment, and reads them back from the storage.
 //! 3. The counters of a lane cover exactly the windows before its `last_physical`, whatever order workers finish in. A
 //!    scrub that is interrupted and resumed there counts as if it had never been interrupted.
-//! 4. Memory: one window buffer and its plan for each worker, [`MOST_DAMAGES`] descriptions of damage and
+//! 4. Memory: two window buffers and a plan for each worker, [`MOST_DAMAGES`] descriptions of damage and
 //!    [`MOST_NAMED`] names; what is beyond is counted only.
 //! 5. No lock and no handle is held while a device reads or writes.
 //!

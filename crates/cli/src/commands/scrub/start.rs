@@ -74,7 +74,7 @@ struct Common {
 /// Data without checksums is only read; where its copies differ, that is reported and nothing is changed. Parity of
 /// RAID5 and RAID6 that does not fit good data is computed anew.
 ///
-/// Memory: 1 MiB for each of at most 8 threads for each device, and some 50 MiB of findings.
+/// Memory: 2 MiB for each of at most 8 threads for each device, and some 50 MiB of findings.
 ///
 /// Exit codes: 0 when everything is good or has been repaired (with -r: could be repaired), 1 when it could not be
 /// started or was cancelled, 3 when damage is left that cannot be repaired.
