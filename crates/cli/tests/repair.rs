@@ -116,7 +116,7 @@ fn what_is_mounted_is_not_repaired() {
     assert!(bytes(&image) == before && !undo.exists());
 }
 
-/// Where the undo file has no room, or the device takes no writes, nothing is written, and a way out is named.
+/// A repair whose undo file finds no room, or whose device is write-protected, writes nothing and says how to go on.
 #[test]
 fn what_cannot_be_written_is_named() {
     const TEST: &str = "what_cannot_be_written_is_named";

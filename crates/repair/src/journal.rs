@@ -82,9 +82,7 @@ pub fn apply(plan: &Plan, devices: &[Arc<dyn BlockDevice>], undo: &dyn BlockDevi
 pub fn save(plan: &Plan, devices: &[Arc<dyn BlockDevice>], undo: &dyn BlockDevice) -> Result<()> {
     for (device, changes) in devices.iter().zip(&plan.changes) {
         for change in changes {
-            let mut now = vec![0; change.old.len()];
-            device.read_at(change.offset, &mut now).map_err(cannot("read", &**device))?;
-            if now != change.old {
+            if read(&**device, change.offset, change.old.len())? != change.old {
                 return Err(Trouble::new(format!("{} has changed since the plan was made", device.name())));
             }
         }
@@ -160,6 +158,13 @@ fn cannot(what: &str, file: &dyn BlockDevice) -> impl Fn(io::Error) -> Trouble {
     move |error| Trouble::new(format!("cannot {what} {}: {error}", file.name()))
 }
 
+/// Bytes of a device or of the undo file.
+fn read(file: &dyn BlockDevice, offset: u64, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    file.read_at(offset, &mut bytes).map_err(cannot("read", file))?;
+    Ok(bytes)
+}
+
 fn write_journal(plan: &Plan, devices: &[Arc<dyn BlockDevice>], undo: &dyn BlockDevice) -> io::Result<()> {
     let entries = joined(&plan.changes);
     let mut index = Vec::new();
@@ -207,8 +212,7 @@ fn open(file: &dyn BlockDevice) -> Result<Journal<'_>> {
     if HEADER + index_len > file.len() {
         return Err(bad("it is too short"));
     }
-    let mut index = vec![0; index_len as usize];
-    file.read_at(HEADER, &mut index).map_err(cannot("read", file))?;
+    let index = read(file, HEADER, index_len as usize)?;
     if digest(&index) != header[16..48] {
         return Err(bad("the checksum of its index is wrong"));
     }
@@ -240,8 +244,7 @@ fn parse_entry(bytes: &[u8], at: u64) -> Option<Entry> {
 impl Journal<'_> {
     /// The old bytes and the new ones.
     fn both(&self, entry: &Entry) -> Result<(Vec<u8>, Vec<u8>)> {
-        let mut old = vec![0; 2 * entry.length];
-        self.file.read_at(entry.at, &mut old).map_err(cannot("read", self.file))?;
+        let mut old = read(self.file, entry.at, 2 * entry.length)?;
         if digest(&old) != entry.digest {
             return Err(Trouble::new(format!("{}: the bytes at {} are damaged", self.file.name(), entry.at)));
         }
@@ -278,9 +281,7 @@ fn arranged(journal: &Journal<'_>, devices: &[Arc<dyn BlockDevice>]) -> Result<V
 fn holds(journal: &Journal<'_>, devices: &[Arc<dyn BlockDevice>], new: bool) -> Result<bool> {
     for entry in &journal.entries {
         let both = journal.both(entry)?;
-        let mut now = vec![0; entry.length];
-        let device = &devices[entry.device];
-        device.read_at(entry.offset, &mut now).map_err(cannot("read", &**device))?;
+        let now = read(&*devices[entry.device], entry.offset, entry.length)?;
         if now != *(if new { &both.1 } else { &both.0 }) {
             return Ok(false);
         }
@@ -293,8 +294,7 @@ fn check_between(journal: &Journal<'_>, devices: &[Arc<dyn BlockDevice>]) -> Res
     for entry in &journal.entries {
         let (old, new) = journal.both(entry)?;
         let device = &devices[entry.device];
-        let mut now = vec![0; entry.length];
-        device.read_at(entry.offset, &mut now).map_err(cannot("read", &**device))?;
+        let now = read(&**device, entry.offset, entry.length)?;
         let sectors = now.chunks(SECTOR as usize).zip(old.chunks(SECTOR as usize)).zip(new.chunks(SECTOR as usize));
         if sectors.into_iter().any(|((now, old), new)| now != old && now != new) {
             let sentence = format!(
