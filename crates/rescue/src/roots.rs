@@ -453,7 +453,7 @@ impl Yields {
             let (files, bytes) = files_in(&block.node, &expect.window);
             sum.add(Yield { files, bytes, ..Yield::default() });
         } else {
-            children(&block.node, expect).for_each(|child| sum.add(self.below(wreck, &child)));
+            children(&block.node, expect, KeyRange::ALL).for_each(|child| sum.add(self.below(wreck, &child)));
         }
         if self.known.len() >= MOST_KNOWN {
             self.known.clear();

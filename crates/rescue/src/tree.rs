@@ -105,16 +105,22 @@ fn note(addresses: &mut FxHashSet<u64>, at: u64) {
 /// Gets an item; says whether to go on.
 pub type Visit<'a> = dyn FnMut(Key, &[u8], Quality) -> ControlFlow<()> + 'a;
 
-/// The children of a node, in order.
-pub(crate) fn children<'a>(node: &'a Node, own: &'a Expect) -> impl Iterator<Item = Expect> + 'a {
+/// The children of a node that may have wanted keys, in order.
+pub(crate) fn children<'a>(
+    node: &'a Node,
+    own: &'a Expect,
+    wanted: KeyRange,
+) -> impl Iterator<Item = Expect> + use<'a> {
     let level = node.level().get().checked_sub(1);
-    (0..node.nritems()).filter_map(move |slot| {
+    let first = node.find(wanted.from).unwrap_or_else(|slot| slot.saturating_sub(1));
+    let slots = if level.is_some() { first..node.nritems() } else { 0..0 };
+    let is_wanted = move |slot: &usize| wanted.end.is_none_or(|end| node.key(*slot) < end);
+    slots.take_while(is_wanted).filter_map(move |slot| {
         let (at, generation) = node.child(slot);
         let end = (slot + 1 < node.nritems()).then(|| node.key(slot + 1));
         let window = KeyRange { from: node.key(slot), end }.and(&own.window);
-        let is_root = false;
-        let expect = Expect { at, level, generation: Some(generation.0), tree: own.tree, is_root, window };
-        (level.is_some() && !window.is_empty()).then_some(expect)
+        let expect = Expect { at, level, generation: Some(generation.0), tree: own.tree, is_root: false, window };
+        (!window.and(&wanted).is_empty()).then_some(expect)
     })
 }
 
@@ -214,10 +220,8 @@ impl Walk<'_> {
         if block.node.is_leaf() {
             return self.show(&block, &expect.window, quality, visit);
         }
-        for child in children(&block.node, expect) {
-            if !child.window.and(&self.wanted).is_empty() {
-                self.descend(&child, quality, visit)?;
-            }
+        for child in children(&block.node, expect, self.wanted) {
+            self.descend(&child, quality, visit)?;
         }
         ControlFlow::Continue(())
     }
@@ -264,7 +268,7 @@ impl Walk<'_> {
         };
         self.losses.meet(expect.at, block.quality);
         if visit(&block, expect) && !block.node.is_leaf() {
-            for child in children(&block.node, expect) {
+            for child in children(&block.node, expect, self.wanted) {
                 self.blocks(&child, visit);
             }
         }

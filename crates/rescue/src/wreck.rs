@@ -7,6 +7,7 @@ use crate::block::{Block, Expect, Family, Quality};
 use crate::cache::Cache;
 use crate::chunks::{Chosen, Knowledge, Origin, number_devices};
 use crate::index::{Found, Index, Segment};
+use crate::key::KeyRange;
 use crate::roots::{Roots, Source};
 use crate::superblocks::{self, SuperblockCopy};
 use crate::tree::{Root, Tree};
@@ -395,7 +396,7 @@ impl Wreck {
             knowledge.learn_leaf(&block.node, limits, if is_good { origin } else { Origin::FoundLeaf });
             return is_good;
         }
-        let below = crate::tree::children(&block.node, root);
+        let below = crate::tree::children(&block.node, root, KeyRange::ALL);
         below.fold(is_good, |all, child| self.learn_below(&child, knowledge, limits, origin) && all)
     }
 

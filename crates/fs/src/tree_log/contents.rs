@@ -3,8 +3,11 @@
 //!
 //! # Invariants
 //! 1. Items of a file in a log do not overlap: before a range is logged, everything in the log that touches it goes,
-//!    and the range grows until nothing sticks out of it, in the tree, in the committed tree or in the log.
-//! 2. Behind the end of the file everything that there is is logged: replay cuts a file off at its size. So no hole is
+//!    and the range grows until nothing sticks out of it, in the tree or in the log.
+//! 2. When a file has been logged, each item of its extents is in the log, or is as the last commit has it. So the
+//!    range of an item that has changed since is that of the log, else that of the committed item with the same key. A
+//!    log of many small changes to one long committed extent costs what changed since the log before.
+//! 3. Behind the end of the file everything that there is is logged: replay cuts a file off at its size. So no hole is
 //!    logged there, until the file grows.
 //!
 //! The caller holds the file's mapping, so its extents do not change meanwhile.
@@ -80,20 +83,20 @@ impl<L: Items> LogPlan<'_, '_, L> {
             (false, false) => return self.all_extents(ino, item),
         };
         let mut points = if whole { points } else { self.differing_extents(ino)? };
-        if committed && whole {
-            points.extend(self.uncovered(ino, item)?);
-        }
         points.sort_unstable();
         points.dedup();
         if points.len() > EXTENTS_MAX {
             return Err(Stop::Commit("too many extents changed"));
         }
+        let before = points.into_iter().map(|point| self.before(ino, point, origins));
+        let mut changed = before.collect::<Result<Vec<_>>>()?;
+        if committed && whole {
+            changed.extend(self.uncovered(ino, item)?);
+            changed.sort_unstable_by_key(|range| range.start);
+        }
         let mut logged = BTreeSet::new();
-        let mut done = 0;
-        for point in points {
-            if point >= done {
-                done = self.changed_range(ino, item, point, origins, &mut logged)?;
-            }
+        for range in self.whole_items(ino, changed, origins)? {
+            self.changed_range(ino, item, range, whole, &mut logged)?;
         }
         if is_regular(item) { self.tail(ino, item, whole, &logged) } else { Ok(()) }
     }
@@ -118,9 +121,57 @@ impl<L: Items> LogPlan<'_, '_, L> {
         Ok(points)
     }
 
+    /// The range that the item at a position had when the file was logged last, as far as the log does not say it:
+    /// that of the last commit. It can be a hole now. Empty where there was no item.
+    fn before(&self, ino: Ino, point: u64, origins: &[Origin]) -> Result<Range<u64>> {
+        if origins.contains(&Origin::Committed)
+            && let Some(committed) = self.range_at(Origin::Committed, ino, point)?
+            && committed.start == point
+            && !(origins.contains(&Origin::Log) && self.range_at(Origin::Log, ino, point)?.is_some())
+        {
+            return Ok(committed);
+        }
+        Ok(point..point)
+    }
+
+    /// Ranges, in order, that hold these and whole items; those that touch each other become one.
+    fn whole_items(&self, ino: Ino, changed: Vec<Range<u64>>, origins: &[Origin]) -> Result<Vec<Range<u64>>> {
+        let mut whole: Vec<Range<u64>> = Vec::new();
+        for range in changed {
+            match whole.last_mut() {
+                Some(last) if range.start < last.end && range.end <= last.end => {}
+                Some(last) if range.start < last.end => *last = self.grown(ino, last.start..range.end, origins)?,
+                _ => match (self.grown(ino, range, origins)?, whole.last_mut()) {
+                    (range, Some(last)) if range.start <= last.end => last.end = last.end.max(range.end),
+                    (range, _) if range.is_empty() => {}
+                    (range, _) => whole.push(range),
+                },
+            }
+        }
+        Ok(whole)
+    }
+
+    /// A range that grows until no item sticks out of it.
+    fn grown(&self, ino: Ino, mut range: Range<u64>, origins: &[Origin]) -> Result<Range<u64>> {
+        let origins = || origins.iter().filter(|origin| **origin != Origin::Committed);
+        loop {
+            let (mut grown, last) = (range.clone(), range.end.saturating_sub(1).max(range.start));
+            for origin in origins() {
+                let at_end = if last == range.start { None } else { self.range_at(*origin, ino, last)? };
+                for found in self.range_at(*origin, ino, range.start)?.into_iter().chain(at_end) {
+                    grown = grown.start.min(found.start)..grown.end.max(found.end);
+                }
+            }
+            if grown == range {
+                return Ok(range);
+            }
+            range = grown;
+        }
+    }
+
     /// The ranges in which the last commit has something that an earlier log cut off at the size that the file had
     /// then. A file that has grown since needs what is there now, above all the holes.
-    fn uncovered(&self, ino: Ino, item: &InodeItem) -> Result<Vec<u64>> {
+    fn uncovered(&self, ino: Ino, item: &InodeItem) -> Result<Vec<Range<u64>>> {
         let aligned = |size: u64| size.next_multiple_of(self.sector());
         let before = self.logged_item(ino)?.map_or(0, |item| aligned(item.size.get()));
         let now = aligned(item.size.get());
@@ -128,35 +179,19 @@ impl<L: Items> LogPlan<'_, '_, L> {
             return Ok(Vec::new());
         }
         let pieces = self.pieces(Origin::Committed, ino, &(before..now))?;
-        Ok(pieces.iter().map(|piece| piece.range.start.max(before)).collect())
+        Ok(pieces.iter().map(|piece| piece.range.start.max(before)..piece.range.end).collect())
     }
 
-    /// Logs what there is around a position now; returns up to where.
+    /// Logs what there is in a range of whole items now.
     fn changed_range(
         &mut self,
         ino: Ino,
         item: &InodeItem,
-        point: u64,
-        origins: &[Origin],
+        range: Range<u64>,
+        is_logged: bool,
         logged: &mut BTreeSet<u64>,
-    ) -> Planned<u64> {
-        let mut range = point..point.saturating_add(1);
-        loop {
-            let mut grown = range.clone();
-            for origin in origins {
-                for piece in self.pieces(*origin, ino, &range)? {
-                    grown = grown.start.min(piece.range.start)..grown.end.max(piece.range.end);
-                }
-            }
-            if grown == range {
-                break;
-            }
-            range = grown;
-        }
-        if range.end - range.start == 1 {
-            return Ok(range.end);
-        }
-        if origins.contains(&Origin::Log) {
+    ) -> Planned<()> {
+        if is_logged {
             self.edits.removals.push((key_at(ino, range.start), key_at(ino, range.end - 1)));
         }
         let end_of_file = item.size.get().next_multiple_of(self.sector());
@@ -168,7 +203,7 @@ impl<L: Items> LogPlan<'_, '_, L> {
             at = piece.range.end;
         }
         self.write_hole(ino, at..range.end.min(end_of_file));
-        Ok(range.end)
+        Ok(())
     }
 
     /// Logs what reaches beyond the end of the file and is not logged yet.
@@ -206,16 +241,10 @@ impl<L: Items> LogPlan<'_, '_, L> {
             }
             Ok(ControlFlow::Continue(()))
         };
-        let view = &self.view;
-        let own = |key: &Key| key.objectid == ino.0 && key.kind == KeyType::EXTENT_DATA;
-        let start = key_at(ino, range.start);
-        let before: Option<(Key, Vec<u8>)> = match origin {
-            _ if range.start == 0 => None,
-            Origin::Current => view.tree.last_before(view.source, start)?.map(|(key, item)| (key, item.to_vec())),
-            Origin::Committed => view.committed.last_before(start)?,
-            Origin::Log => self.log_items.last_before(start)?.map(|(key, item)| (key, item.to_vec())),
-        };
-        if let Some((key, payload)) = before.filter(|(key, _)| own(key)) {
+        let (view, start) = (&self.view, key_at(ino, range.start));
+        if range.start > 0
+            && let Some((key, payload)) = self.last_before(origin, start)?
+        {
             let _ = take(key, &payload)?;
         }
         let last = key_at(ino, range.end - 1);
@@ -225,6 +254,26 @@ impl<L: Items> LogPlan<'_, '_, L> {
             Origin::Log => self.log_items.scan(start, last, &mut take)?,
         }
         Ok(pieces)
+    }
+
+    /// The range of the item that covers a position.
+    fn range_at(&self, origin: Origin, ino: Ino, position: u64) -> Result<Option<Range<u64>>> {
+        let Some((key, payload)) = self.last_before(origin, key_at(ino, position.saturating_add(1)))? else {
+            return Ok(None);
+        };
+        let found = covered(key, &payload, self.sector())?;
+        Ok(found.contains(&position).then_some(found))
+    }
+
+    /// The last item of the extents of the file before a key of theirs.
+    fn last_before(&self, origin: Origin, before: Key) -> Result<Option<(Key, Vec<u8>)>> {
+        let view = &self.view;
+        let found = match origin {
+            Origin::Current => view.tree.last_before(view.source, before)?.map(|(key, item)| (key, item.to_vec())),
+            Origin::Committed => view.committed.last_before(before)?,
+            Origin::Log => self.log_items.last_before(before)?.map(|(key, item)| (key, item.to_vec())),
+        };
+        Ok(found.filter(|(key, _)| key.objectid == before.objectid && key.kind == before.kind))
     }
 
     fn write_hole(&mut self, ino: Ino, range: Range<u64>) {

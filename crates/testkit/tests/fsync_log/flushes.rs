@@ -106,6 +106,25 @@ fn an_append_is_two_flushes_and_few_blocks() {
     assert_eq!(recorded.filesystem.log_stats().syncs, 39);
 }
 
+/// Small writes into a long extent that was committed, as databases make them.
+#[test]
+fn a_log_has_what_changed_since_the_one_before() {
+    let recorded = Recorded::new(Options::default());
+    let sectors = 4096;
+    recorded.filesystem.write(recorded.file, 0, &vec![1; sectors * 4096], false).expect("room");
+    recorded.filesystem.sync().expect("a good device");
+    let mut before = recorded.filesystem.log_stats();
+    for number in 1..200 {
+        recorded.append(number * 1237 % sectors as u64);
+        recorded.fsync();
+        let after = recorded.filesystem.log_stats();
+        let (syncs, bytes) = (after.syncs - before.syncs, after.item_bytes - before.item_bytes);
+        // The inode, what is left of the extent on both sides, the new one and its checksum.
+        assert!(syncs == 1 && bytes <= 1000, "write {number}: {bytes} bytes of items in {syncs} logs");
+        before = after;
+    }
+}
+
 /// Where a log lay that a commit has made superfluous, the next one lies: a sparse file that holds the device need not
 /// grow, which would make its flush slower.
 #[test]
