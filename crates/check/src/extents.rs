@@ -383,6 +383,11 @@ impl Comparison<'_, '_> {
         if extent.flags & extent_flags::FULL_BACKREF == 0 && !owned && !dying && !self.is_below_reloc(extent) {
             session.report(Finding::FullBackrefMissing { at, owner: Tree(TreeId(seen.owner)) });
         }
+        let is_shareable = |root: &Root| seen.generation <= root.item.last_snapshot.get();
+        let may_be_full = seen.is_reloc || self.roots.get(TreeId(seen.owner)).is_none_or(is_shareable);
+        if extent.flags & extent_flags::FULL_BACKREF != 0 && !may_be_full {
+            session.report(Finding::FullBackrefExtra { at, owner: Tree(TreeId(seen.owner)) });
+        }
     }
 
     /// Whether a block that a balance made refers to it. Such a block has full back references, and a balance does not

@@ -220,6 +220,9 @@ findings! {
     /// A shared block whose owner is gone, without the flag for it.
     FullBackrefMissing { at: Logical, owner: Tree } "full-backref-missing", Error, true,
         "block {at} is not marked FULL_BACKREF, and its owner {owner} does not refer to it";
+    /// A block that nothing can share, with the flag of shared ones: a writer of its tree does not look for it.
+    FullBackrefExtra { at: Logical, owner: Tree } "full-backref-extra", Error, true,
+        "block {at} is marked FULL_BACKREF, and no snapshot of its owner {owner} was taken since it was written";
     /// A group that the free space tree does not know.
     FreeSpaceInfoMissing { group: Logical } "free-space-info-missing", Error, true,
         "the free space tree has no summary of block group {group}";
@@ -293,6 +296,9 @@ findings! {
     /// An EXTREF under a wrong hash.
     ExtrefHash { tree: Tree, inode: Ino, stored: u64, found: u64 } "extref-hash", Error, true,
         "tree {tree}: inode {inode} has a name under hash {stored}, its hash is {found}";
+    /// A name with a slash or a zero byte, or that of the directory itself or its parent.
+    NameImpossible { tree: Tree, key: Key, name: String } "name-impossible", Error, true,
+        "tree {tree}: item {key} has the name {name}, which no program can use";
     /// File extents on each other.
     FileOverlap { tree: Tree, inode: Ino, offset: u64 } "file-extent-overlap", Error, false,
         "tree {tree}: inode {inode} has overlapping extents at {offset}";
@@ -302,6 +308,9 @@ findings! {
     /// A file extent that shows more than it has.
     FileExtentBounds { tree: Tree, inode: Ino, offset: u64 } "file-extent-bounds", Error, false,
         "tree {tree}: the extent at {offset} of inode {inode} shows more bytes than the extent has";
+    /// A file extent that shows nothing: no writer leaves one.
+    FileExtentEmpty { tree: Tree, inode: Ino, offset: u64 } "file-extent-empty", Error, false,
+        "tree {tree}: the extent at {offset} of inode {inode} shows no bytes";
     /// A file extent that cannot be packed as it is marked: nobody could read it.
     FilePacking { tree: Tree, inode: Ino, offset: u64, marked: String, rule: String }
         "file-extent-packing", Error, false,
@@ -321,6 +330,9 @@ findings! {
     /// Checksums where there must be none.
     ChecksumOdd { tree: Tree, inode: Ino, offset: u64 } "checksum-odd", Error, true,
         "tree {tree}: data at {offset} of inode {inode} has checksums, which its inode is not to have";
+    /// Checksums of space that is only allocated, and so is read as zeros.
+    ChecksumUnwritten { tree: Tree, inode: Ino, offset: u64 } "checksum-unwritten", Error, true,
+        "tree {tree}: the extent at {offset} of inode {inode} is marked as not written yet, and has checksums";
     /// Checksums of nothing.
     ChecksumStray { at: Logical, length: u64 } "checksum-stray", Error, true,
         "{length} bytes at {at} have checksums and are no data extent";

@@ -238,12 +238,13 @@ impl LeafPass<'_, '_> {
 
     fn names(&mut self, key: Key, data: &[u8]) {
         let (Some(inode), seed) = (self.current.as_mut(), self.session.options.seed) else { return };
-        let (found, mut wrong_hash) = (&mut self.found, None);
+        let (found, mut wrong_hash, mut impossible) = (&mut self.found, None, Vec::new());
         names::each(key, data, 0, &mut |item| match item {
             NameItem::Reference { name, hash } => {
                 inode.links += 1;
                 if !name.is_root_dir() {
                     inode.references = inode.references.wrapping_add(name.plain(seed));
+                    name.note_impossible(&mut impossible);
                 }
                 wrong_hash = wrong_hash.or(hash.filter(|hash| *hash != key.offset));
             }
@@ -251,11 +252,13 @@ impl LeafPass<'_, '_> {
                 inode.has_entries = true;
                 inode.name_bytes = inode.name_bytes.wrapping_add(name.name.len() as u64);
                 inode.by_hash = inode.by_hash.wrapping_add(name.digest_without_index(seed));
+                name.note_impossible(&mut impossible);
             }
             NameItem::ByIndex { name } => {
                 inode.has_entries = true;
                 inode.name_bytes = inode.name_bytes.wrapping_add(name.name.len() as u64);
                 inode.by_index = inode.by_index.wrapping_add(name.digest_without_index(seed));
+                name.note_impossible(&mut impossible);
                 if name.is_subvolume() {
                     let (child, directory, index) = (name.inode, name.directory, name.index);
                     found.subvolumes.push(Name { child, directory, index, name: name.name.to_vec() });
@@ -264,6 +267,9 @@ impl LeafPass<'_, '_> {
                 }
             }
         });
+        for name in impossible {
+            self.report(|tree| Finding::NameImpossible { tree, key, name });
+        }
         if let Some(found) = wrong_hash {
             let (inode, stored) = (Ino(key.objectid), key.offset);
             self.report(|tree| Finding::ExtrefHash { tree, inode, stored, found });
@@ -275,7 +281,7 @@ impl LeafPass<'_, '_> {
         let Some(inode) = self.current.as_mut() else { return };
         let Ok((head, _)) = FileExtentHead::read_from_prefix(data) else { return };
         let (number, offset) = (Ino(key.objectid), key.offset);
-        let (mut bad_bounds, mut doubtful) = (false, None);
+        let (mut bad_bounds, mut is_unwritten, mut doubtful) = (false, false, None);
         let packed = head.compression != compression::NONE && head.kind != file_extent_type::PREALLOC;
         inode.packed_at = inode.packed_at.or(packed.then_some((offset, head.compression)));
         let length = if head.kind == file_extent_type::INLINE {
@@ -294,6 +300,7 @@ impl LeafPass<'_, '_> {
                 bad_bounds = end > limit || too_large;
                 if !bad_bounds {
                     note_sums(inode, &extent, offset, self.checksums);
+                    is_unwritten = self.tree.is_subvolume() && has_odd_sums(&extent, self.checksums);
                     doubtful = (head.kind == file_extent_type::REGULAR).then_some(extent);
                 }
             }
@@ -311,6 +318,12 @@ impl LeafPass<'_, '_> {
             Some(extent) => self.look_at_data(number, offset, &extent),
             None if head.kind == file_extent_type::INLINE => self.check_inline(number, offset, &head, data),
             None => {}
+        }
+        if length == 0 && head.kind != file_extent_type::INLINE {
+            self.report(|tree| Finding::FileExtentEmpty { tree, inode: number, offset });
+        }
+        if is_unwritten {
+            self.report(|tree| Finding::ChecksumUnwritten { tree, inode: number, offset });
         }
         if bad_bounds {
             self.report(|tree| Finding::FileExtentBounds { tree, inode: number, offset });
@@ -355,6 +368,13 @@ fn note_sums(inode: &mut Inode, extent: &FileExtent, offset: u64, checksums: &Ch
     if covered > 0 {
         inode.summed_at = inode.summed_at.or(Some(offset));
     }
+}
+
+/// Whether the part of an allocated extent that the item shows has checksums. Other items may show written parts of it.
+fn has_odd_sums(extent: &FileExtent, checksums: &Checksums) -> bool {
+    let start = extent.body.disk_bytenr.get().saturating_add(extent.body.offset.get());
+    let shown = start..start.saturating_add(extent.body.num_bytes.get());
+    extent.head.kind == file_extent_type::PREALLOC && checksums.complete && checksums.covered.bytes_within(shown) > 0
 }
 
 /// An inode of which all items were seen.

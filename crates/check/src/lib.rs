@@ -55,6 +55,7 @@ mod trees;
 mod walk;
 
 pub use finding::{Finding, FindingInfo, Severity, TABLE, Tree, Value};
+pub use names::is_possible_name;
 pub use session::MAX_FINDINGS;
 
 use butterfs_device::BlockDevice;

@@ -14,6 +14,13 @@ use butterfs_ondisk::{Ino, Key, KeyType};
 use std::collections::HashSet;
 use zerocopy::FromBytes;
 
+/// Whether a directory can have an entry of this name. A kernel that finds another name fails to list the directory, or
+/// never finds the inode.
+pub fn is_possible_name(name: &[u8]) -> bool {
+    let has_odd_byte = name.iter().any(|byte| [0, b'/'].contains(byte));
+    !name.is_empty() && name != b"." && name != b".." && !has_odd_byte
+}
+
 /// Sums over a subvolume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NameSums {
@@ -52,6 +59,13 @@ impl NameOf<'_> {
     pub fn digest_without_index(&self, seed: u64) -> u64 {
         let kind = u64::from(self.kind) << 8 | u64::from(self.target.0);
         mix::numbers(!seed, &[self.directory, self.inode, kind, self.target_offset, mix::bytes(seed, self.name)])
+    }
+
+    /// Adds the name, as people see it, if no directory can have such a name.
+    pub fn note_impossible(&self, impossible: &mut Vec<String>) {
+        if !is_possible_name(self.name) {
+            impossible.push(String::from_utf8_lossy(self.name).escape_debug().to_string());
+        }
     }
 
     pub fn is_subvolume(&self) -> bool {

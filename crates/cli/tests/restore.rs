@@ -2,6 +2,8 @@
 
 mod common;
 
+use butterfs_device::{FileDevice, FileOptions};
+use butterfs_testkit::editor::Editor;
 use butterfs_testkit::kernel::{KernelMount, LoopDevice, mkfs, run, run_ok};
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
@@ -9,6 +11,7 @@ use common::{butterfs, butterfs_ok};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("test paths are text")
@@ -343,6 +346,63 @@ fn every_name_is_told_and_none_steers_a_terminal() {
     assert!(!said.stderr.contains('\u{1b}') && !said.stdout.contains('\u{1b}'), "{said:?}");
 }
 
+/// Attributes that the target refuses make a restore incomplete; a second run recognises what is there.
+#[test]
+fn attributes_that_the_target_refuses_are_told() {
+    const TEST: &str = "refused_attributes";
+    if !requirement::kernel_btrfs(TEST) || !requirement::programs(TEST, &["setpriv"]) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let image = filled(&scratch, |at| {
+        for name in ["both", "owned"] {
+            fs::write(at.join(name), name).unwrap();
+            std::os::unix::fs::chown(at.join(name), Some(7), Some(8)).unwrap();
+        }
+        std::os::unix::fs::symlink("both", at.join("link")).unwrap();
+        std::os::unix::fs::lchown(at.join("link"), Some(7), Some(8)).unwrap();
+        for (name, value) in [("user.one", "1"), ("user.two", "2")] {
+            run_ok(20, "setfattr", &["-n", name, "-v", value, text(&at.join("both"))]);
+        }
+    });
+    let restore = |program: &[&str], target: &Path| {
+        let mut command = std::process::Command::new(program[0]);
+        command.args(&program[1..]).args(["--format", "json", "restore", "-a", text(&image), text(target)]);
+        let said = common::ran(command.output().unwrap());
+        let json: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+        let restored = json["restore"].clone();
+        let findings = restored["findings"].as_array().unwrap().iter();
+        let mut found: Vec<String> = findings.map(|one| one["path"].as_str().unwrap().to_owned()).collect();
+        found.sort();
+        assert_eq!(restored["complete"], said.code.unwrap().eq(&0), "{said:?}");
+        assert_eq!(restored["in_the_way"], 0, "{said:?}");
+        (said, found, restored["kept"].as_u64().unwrap())
+    };
+    let program = env!("CARGO_BIN_EXE_butterfs");
+    // A filesystem without extended attributes.
+    let target = scratch.folder("ramfs");
+    run_ok(20, "mount", &["-t", "ramfs", "none", text(&target)]);
+    let ran: Vec<_> = (0..2).map(|_| restore(&[program], &target)).collect();
+    run_ok(20, "umount", &[text(&target)]);
+    for (number, (said, found, kept)) in ran.into_iter().enumerate() {
+        assert_eq!((said.code, found, kept), (Some(1), vec!["/both".to_owned()], 3 * number as u64), "{said:?}");
+        assert!(said.stderr.contains("/both: extended attribute user.one could not be set"), "{said:?}");
+        assert!(said.stderr.contains("user.two"), "{said:?}");
+    }
+    // Root may set no owners here.
+    let (target, bounded) = (scratch.folder("bounded"), ["setpriv", "--bounding-set", "-chown", program]);
+    for number in 0..2 {
+        let (said, found, kept) = restore(&bounded, &target);
+        let expected = ["/both", "/link", "/owned"].map(str::to_owned);
+        assert_eq!((said.code, found, kept), (Some(1), expected.to_vec(), 3 * number), "{said:?}");
+        assert!(said.stderr.contains("/owned: owner could not be set"), "{said:?}");
+    }
+    let (said, found, _) = restore(&[program], &scratch.folder("whole"));
+    assert_eq!((said.code, found), (Some(0), vec![]), "{said:?}");
+    let said = butterfs(&["restore", "-a", text(&image), text(&target)]);
+    assert!(said.code == Some(1) && said.stdout.contains("use -o"), "owners can be set now: {said:?}");
+}
+
 /// A user who cannot set the owner of a set-user-ID program gets no program of his own with that bit.
 #[test]
 fn nobody_gets_set_id_bits_of_others() {
@@ -575,6 +635,15 @@ fn a_log_is_shown_and_left_behind() {
     let found = scratch.folder("found");
     let restored = butterfs(&["restore", "-a", "--with-log", text(&damaged), text(&found)]);
     assert_eq!((restored.code, below(&found) == below(&saved)), (Some(0), true), "{restored:?}");
+    // Wrong levels in the superblock, of the roots of the log and of the root tree, hinder nothing.
+    let wrong = copy(&image, &scratch.join("wrong.img"));
+    let device = FileDevice::open(&wrong, &FileOptions::read_write()).unwrap();
+    let editor = Editor::open(vec![Arc::new(device)]);
+    editor.superblock(|sb| (sb.root_level, sb.log_root_level) = (3, 2));
+    drop(editor);
+    let levels = scratch.folder("levels");
+    let restored = butterfs(&["restore", "-a", "--with-log", text(&wrong), text(&levels)]);
+    assert_eq!((restored.code, below(&levels) == below(&saved)), (Some(0), true), "{restored:?}");
     let lost = copy(&damaged, &scratch.join("lost.img"));
     butterfs_ok(&["rescue", "super-recover", "-y", text(&damaged)]);
     assert_eq!(butterfs_ok(&["rescue", "zero-log", "-n", text(&damaged)]), shown);

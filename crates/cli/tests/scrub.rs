@@ -259,3 +259,40 @@ fn a_scrub_in_the_foreground_hears_signals_and_new_limits() {
     assert!(out(&scrub(&state, &["status", at])).contains("Status:           aborted\n"));
     bed.umount_ok();
 }
+
+/// A user whose home cannot be written has the record of a scrub elsewhere.
+#[test]
+fn a_user_without_a_home_scrubs_an_image() {
+    if !rustix::process::geteuid().is_root() || !butterfs_testkit::requirement::programs("homeless", &["setpriv"]) {
+        return;
+    }
+    let scratch = Scratch::new("scrub-homeless");
+    let image = made(&scratch, &noise(6, 1 << 20));
+    // The build output need not be open to other users.
+    let folder = std::env::temp_dir().join(format!("butterfs-homeless-{}", std::process::id()));
+    let at = |name: &str| folder.join(name);
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_butterfs"), at("butterfs")).unwrap();
+    std::fs::copy(&image, at("image")).unwrap();
+    std::fs::set_permissions(at("image"), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65533", "--regid", "65533", "--clear-groups", text(&at("butterfs")), "scrub"]);
+        command.args(words).args(["--image", text(&at("image"))]).env("HOME", "/nonexistent").env("TMPDIR", &folder);
+        for name in ["BUTTERFS_STATE_DIR", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"] {
+            command.env_remove(name);
+        }
+        ran(command.output().expect("it runs"))
+    };
+    let done = run(&["start", "-B", "-r"]);
+    assert_eq!((code(&done), err(&done).as_str()), (0, ""), "{}", out(&done));
+    let status = run(&["status"]);
+    assert!(out(&status).contains("Status:           finished\n"), "{status:?}");
+    // A folder of somebody else is not used.
+    std::fs::rename(at("butterfs-65533"), at("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(at("elsewhere"), at("butterfs-65533")).unwrap();
+    let refused = run(&["start", "-B", "-r"]);
+    assert!(code(&refused) == 1 && err(&refused).contains("/nonexistent/.local/state/butterfs"), "{refused:?}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}

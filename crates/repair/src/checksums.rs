@@ -2,12 +2,13 @@
 //! computed only where the user has accepted what the devices hold.
 
 use crate::action::Pass;
+use crate::extents::recorded_data;
 use crate::forest::Forest;
 use crate::ranges::Ranges;
 use crate::trouble::{Result, Trouble};
 use crate::walk;
 use butterfs_ondisk::header::max_item_size;
-use butterfs_ondisk::items::{FileExtent, InodeItem, compression, file_extent_type, inode_flags};
+use butterfs_ondisk::items::{FileExtent, FileExtentBody, InodeItem, compression, file_extent_type, inode_flags};
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
 use rustc_hash::FxHashSet;
@@ -212,6 +213,51 @@ pub(crate) fn settle_odd(forest: &mut Forest, tree: TreeId, inode: u64) -> Resul
     let what = format!("removes the checksums of inode {inode} of tree {tree}, which is not to have any");
     forest.lose(Pass::Checksums, what, "checksums that may no longer fit");
     Ok(())
+}
+
+/// An allocated extent of which the shown part has checksums: it is marked as written, if data fits them; else they go,
+/// if no written extent needs them.
+pub(crate) fn settle_unwritten(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) -> Result<()> {
+    let Some(mut extent) = FileExtent::read_from_bytes(data).ok().filter(is_unwritten) else { return Ok(()) };
+    let FileExtentBody { disk_bytenr, disk_num_bytes, offset, num_bytes } = extent.body;
+    let (at, bytes, place) = (disk_bytenr.get(), num_bytes.get(), key.offset.wrapping_sub(offset.get()));
+    let recorded = recorded_data(forest, at).filter(|own| own.length == disk_num_bytes.get());
+    let Some(own) = recorded.filter(|own| at.checked_add(own.length).is_some()) else { return Ok(()) };
+    let shown = at + offset.get()..at + offset.get() + bytes;
+    // An item that names the place of another file's data says nothing about that data.
+    let is_own = own.is_of_place(key.objectid, place) || own.blocks().next().is_some();
+    let summed = if is_own { covered(forest, shown.start, bytes)? } else { 0 };
+    if summed == 0 {
+        return Ok(());
+    }
+    let whose = format!("the extent at {} of inode {} of tree {tree}", key.offset, key.objectid);
+    let mut sectors = shown.clone().step_by(forest.store.sectorsize() as usize);
+    let any = |found, at| Ok::<bool, Trouble>(found || verified_sector(forest, at)?.is_some());
+    if summed == bytes && sectors.try_fold(false, any)? {
+        extent.head.kind = file_extent_type::REGULAR;
+        forest.put(tree, key, extent.as_bytes())?;
+        forest.did(Pass::Files, format!("marks {whose} as written: its data fits its checksums"));
+    } else if own.sources.len() == 1 && !is_written(forest, (tree, key.objectid), &shown)? {
+        remove(forest, shown)?;
+        let what = format!("removes the checksums of {whose}, where nothing was written");
+        forest.lose(Pass::Files, what, "checksums of bytes that are read as zeros");
+    }
+    Ok(())
+}
+
+/// Whether an extent is only allocated, and the item shows a part of it.
+fn is_unwritten(extent: &FileExtent) -> bool {
+    let body = &extent.body;
+    let end = body.offset.get().checked_add(body.num_bytes.get());
+    let is_within = end.is_some_and(|end| end <= body.disk_num_bytes.get());
+    extent.head.kind == file_extent_type::PREALLOC && body.disk_bytenr.get() != 0 && is_within
+}
+
+/// Whether a file shows written data of a range.
+fn is_written(forest: &Forest, (tree, inode): (TreeId, u64), range: &Range<u64>) -> Result<bool> {
+    let items = forest.of_kind(tree, inode, KeyType::EXTENT_DATA)?;
+    let overlaps = |other: Range<u64>| other.start < range.end && range.start < other.end;
+    Ok(items.iter().filter_map(|(_, data)| shown(data)).any(overlaps))
 }
 
 /// Computes the checksums that a file lacks, from what the devices hold.

@@ -1,7 +1,8 @@
 //! The pass `chunks`: chunks, device items and device extents.
 //!
-//! The chunk tree decides, and the device tree follows. Only a chunk that cannot be mapped, or lies on another one, is
-//! put right from the device extents: where one stripe is wrong, or the stripes are alike.
+//! The chunk tree decides, and the device tree follows. A chunk that cannot be mapped, or lies on another one, is put
+//! right from the device extents: where one stripe is wrong, or the stripes are alike. So is one of which the device
+//! extents say something else, if more tree blocks and sectors fit their checksums where they say.
 
 use crate::action::Pass;
 use crate::extents::is_readable;
@@ -10,12 +11,14 @@ use crate::store::Store;
 use crate::trouble::Result;
 use crate::walk;
 use butterfs_ondisk::chunk::{Chunk, ChunkLimits, ChunkStripe, STRIPE_LEN, parse_sys_chunk_array};
+use butterfs_ondisk::header::Header;
 use butterfs_ondisk::items::{BlockGroupItem, DevExtent, DevItem, RootItem, block_group_flags as bits};
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{DeviceId, Key, KeyType, Logical, Physical, Profile, Superblock, TreeId};
-use butterfs_tree::NodePtr;
+use butterfs_tree::{self as tree, NodePtr};
 use butterfs_volume::{ChunkMap, Volume};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Items of the chunk tree that have to be changed; `None` removes one.
@@ -75,9 +78,81 @@ pub(crate) fn read(store: &Store, sb: &Superblock) -> ChunkEdits {
         }
         let still = wrong_chunks(&store.volume, &chunks);
         edits.retain(|key, _| !still.contains(&key.offset));
-        set_map(&store.volume, chunks.values().filter(|chunk| !still.contains(&chunk.start.get())).cloned().collect());
+        chunks.retain(|start, _| !still.contains(start));
+        set_map(&store.volume, chunks.values().cloned().collect());
+    }
+    // What lies in chunks of trees says where data is.
+    for of_trees in [true, false] {
+        for chunk in moved_chunks(store, sb, &chunks, of_trees) {
+            edits.insert(chunk.key(), Some(chunk.encode()));
+            chunks.insert(chunk.start.get(), chunk);
+        }
+        set_map(&store.volume, chunks.values().cloned().collect());
     }
     edits
+}
+
+/// Chunks as their device extents have them, where their content proves that the chunk tree is wrong.
+fn moved_chunks(store: &Store, sb: &Superblock, chunks: &BTreeMap<u64, Chunk>, of_trees: bool) -> Vec<Chunk> {
+    let extents = device_extents(store, sb);
+    let is_meant = |chunk: &&Chunk| chunk.kind & bits::SYSTEM == 0 && of_trees == (chunk.kind & bits::METADATA != 0);
+    let moved = chunks.values().filter(is_meant).filter_map(|chunk| {
+        let other = corrected(&store.volume, chunk, &extents).filter(|other| !other.maps_like(chunk))?;
+        let map = ChunkMap::from_chunks([other.clone()]).ok()?;
+        store.volume.check_chunk_map(&map).ok()?;
+        (proofs(store, sb, &other) > proofs(store, sb, chunk)).then_some(other)
+    });
+    moved.collect()
+}
+
+/// Tree blocks, or sectors of data, of which the chunk is searched for proofs.
+const MOST_PROOFS: usize = 1024;
+
+/// How much of what a chunk holds fits its checksums, each copy counted.
+fn proofs(store: &Store, sb: &Superblock, chunk: &Chunk) -> usize {
+    let volume = Volume::of_devices(store.volume.present_devices());
+    set_map(&volume, vec![chunk.clone()]);
+    let kind = store.identity.checksum;
+    let copies_that = |at: u64, bytes: &mut [u8], fits: &dyn Fn(&[u8]) -> bool| {
+        let copies = volume.preferred_copies(Logical(at), bytes.len()).into_iter();
+        copies.filter(|copy| volume.read_copy(Logical(at), *copy, bytes).is_ok() && fits(bytes)).count()
+    };
+    if chunk.kind & bits::METADATA != 0 {
+        let mut bytes = vec![0; store.nodesize() as usize];
+        let places = (chunk.start.get()..chunk.end().get()).step_by(bytes.len());
+        let found = places.map(|at| {
+            copies_that(at, &mut bytes, &|bytes| {
+                let header = Header::read_from_prefix(bytes).map(|(header, _)| header);
+                let is_own = |header: Header| {
+                    header.bytenr.get() == at
+                        && header.fsid == store.identity.fsid
+                        && kind.matches(&bytes[32..], &header.csum)
+                };
+                header.is_ok_and(is_own)
+            })
+        });
+        return found.filter(|count| *count > 0).take(MOST_PROOFS).sum();
+    }
+    let mut bytes = vec![0; store.sectorsize() as usize];
+    let known = some_checksums(store, sb, chunk);
+    known.iter().map(|(at, digest)| copies_that(*at, &mut bytes, &|bytes| kind.matches(bytes, digest))).sum()
+}
+
+/// The checksums of some sectors of a chunk.
+fn some_checksums(store: &Store, sb: &Superblock, chunk: &Chunk) -> Vec<(u64, Vec<u8>)> {
+    let Some(ptr) = tree_of(store, sb, TreeId::CSUM) else { return Vec::new() };
+    let key = |at: u64| Key::new(objectid::EXTENT_CSUM, KeyType::EXTENT_CSUM, at);
+    let (start, end, sector) = (chunk.start.get(), chunk.end().get(), store.sectorsize());
+    let mut found = Vec::new();
+    // As far as the tree can be read.
+    let _ = tree::scan(&store.editor(TreeId::CSUM), &ptr, &key(start), &key(end - 1), &mut |key, data| {
+        let digests = data.chunks_exact(store.identity.checksum.len());
+        let places = (key.offset..end).step_by(sector as usize);
+        found.extend(places.zip(digests.map(<[u8]>::to_vec)));
+        Ok(if found.len() < MOST_PROOFS { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    });
+    found.truncate(MOST_PROOFS);
+    found
 }
 
 fn set_map(volume: &Volume, chunks: Vec<Chunk>) {

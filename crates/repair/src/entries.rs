@@ -138,12 +138,21 @@ fn add_link(forest: &mut Forest, tree: TreeId, inode: u64, link: &Link) -> Resul
 
 /// Takes every link with this name in this directory from an inode.
 pub(crate) fn remove_link(forest: &mut Forest, tree: TreeId, inode: u64, directory: u64, name: &[u8]) -> Result<bool> {
+    remove_links(forest, tree, inode, |link| (link.directory, &link.name[..]) == (directory, name))
+}
+
+/// Takes the links that `unwanted` accepts from an inode.
+pub(crate) fn remove_links(
+    forest: &mut Forest,
+    tree: TreeId,
+    inode: u64,
+    unwanted: impl Fn(&Link) -> bool,
+) -> Result<bool> {
     let mut removed = false;
     for kind in [KeyType::INODE_REF, KeyType::INODE_EXTREF] {
         for (key, data) in forest.of_kind(tree, inode, kind)? {
             let all = links(key, &data);
-            let kept: Vec<Link> =
-                all.iter().filter(|link| (link.directory, &link.name[..]) != (directory, name)).cloned().collect();
+            let kept: Vec<Link> = all.iter().filter(|link| !unwanted(link)).cloned().collect();
             if kept.len() == all.len() {
                 continue;
             }

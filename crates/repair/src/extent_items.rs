@@ -148,6 +148,20 @@ impl Extent {
         }
     }
 
+    /// Whether a reference names this inode and this place of it, of whatever subvolume.
+    pub fn is_of_place(&self, inode: u64, offset: u64) -> bool {
+        let is_it = |source: &Source| {
+            source.kind == KeyType::EXTENT_DATA_REF.0 && (source.inode, source.offset) == (inode, offset)
+        };
+        self.sources.iter().any(|(source, _)| is_it(source))
+    }
+
+    /// The tree blocks that refer to it by their address.
+    pub fn blocks(&self) -> impl Iterator<Item = u64> {
+        let is_block = |source: &Source| source.kind == KeyType::SHARED_DATA_REF.0;
+        self.sources.iter().filter(move |(source, _)| is_block(source)).map(|(source, _)| source.from)
+    }
+
     /// A tree block that its own tree alone refers to.
     pub fn of_block(at: u64, nodesize: u64, level: u8, generation: u64, source: Source) -> Extent {
         let (is_data, full, owner) = (false, false, None);

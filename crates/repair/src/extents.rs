@@ -137,6 +137,21 @@ fn extent_items_at(forest: &Forest, at: u64) -> Result<Vec<(Key, Vec<u8>)>> {
     forest.range(TreeId::EXTENT, Key::new(at, KeyType(0), 0), Key::new(at, last, u64::MAX))
 }
 
+/// The data extent at `at` with its references, as the extent tree has it, if it has just one there.
+pub(crate) fn recorded_data(forest: &Forest, at: u64) -> Option<Extent> {
+    forest.ptr(TreeId::EXTENT).ok()?;
+    let mut items = extent_items_at(forest, at).ok()?.into_iter();
+    let (key, data) = items.next().filter(|(key, _)| key.kind == KeyType::EXTENT_ITEM)?;
+    let mut stored = Stored::parse(key, &data, forest.store.nodesize());
+    for (key, data) in items {
+        match key.kind {
+            KeyType::EXTENT_ITEM | KeyType::METADATA_ITEM => return None,
+            _ => stored.add_keyed(key, &data),
+        }
+    }
+    stored.extent.filter(|extent| extent.is_data)
+}
+
 /// The generation of a tree block as the extent tree has it, if it has one of this level there.
 pub(crate) fn recorded_generation(forest: &Forest, ptr: &NodePtr) -> Option<Generation> {
     forest.ptr(TreeId::EXTENT).ok()?;
@@ -147,7 +162,8 @@ pub(crate) fn recorded_generation(forest: &Forest, ptr: &NodePtr) -> Option<Gene
     (!extent.is_data && extent.level == ptr.level.get()).then_some(Generation(extent.generation))
 }
 
-/// Tree blocks to which the extent tree gives full back references.
+/// Tree blocks to which the extent tree gives full back references, and that may have some: their owners may have been
+/// shared since they were written, or a balance made them.
 pub(crate) fn full_blocks(forest: &Forest) -> FxHashSet<u64> {
     let mut full = FxHashSet::default();
     let Ok(ptr) = forest.ptr(TreeId::EXTENT) else { return full };
@@ -158,6 +174,19 @@ pub(crate) fn full_blocks(forest: &Forest) -> FxHashSet<u64> {
             full.insert(key.objectid);
         }
     });
+    if full.is_empty() {
+        return full;
+    }
+    let mut seen = FxHashSet::default();
+    for (ptr, from) in forest.all() {
+        walk::walk(&forest.store, &ptr, from, &mut |node, _| {
+            let shared = forest.trees.get(&node.owner()).map(|root| root.item.last_snapshot.get());
+            if !node.is_reloc() && shared.is_some_and(|last| last < node.generation().get()) {
+                full.remove(&node.at().get());
+            }
+            seen.insert(node.at().get())
+        });
+    }
     full
 }
 

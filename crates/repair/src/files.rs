@@ -1,18 +1,21 @@
-//! The pass `files`: file extents that overlap, show more than there is, come from the future, or leave gaps; their
-//! lengths (`lengths`) and marks (`packing`) come first.
+//! The pass `files`: file extents that overlap, show more than there is or nothing, come from the future, or leave
+//! gaps; their lengths (`lengths`), marks (`packing`) and shown bytes (`shown_bytes`) come first.
 
 use crate::action::Pass;
 use crate::extent_items::Stored;
 use crate::forest::Forest;
 use crate::trouble::Result;
-use crate::{lengths, packing};
+use crate::{checksums, extents, lengths, packing, shown_bytes};
 use butterfs_ondisk::features::incompat;
-use butterfs_ondisk::items::{FileExtent, FileExtentHead, InodeItem, compression, file_extent_type};
+use butterfs_ondisk::items::{FileExtent, FileExtentBody, FileExtentHead, InodeItem, compression, file_extent_type};
 use butterfs_ondisk::packing::LARGEST;
 use butterfs_ondisk::{Key, KeyType, TreeId};
+use std::collections::BTreeSet;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 const S_IFREG: u32 = 0o10;
+/// Files that are asked for the length of one extent.
+const MOST_FILES: usize = 16;
 
 /// Makes the extents of a file legal; the inode's own item follows later.
 pub(crate) fn settle(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()> {
@@ -20,13 +23,36 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()
     if !forest.of_kind(tree, inode, KeyType::DIR_INDEX)?.is_empty() {
         return Ok(());
     }
-    for step in [lengths::settle, packing::settle, check_generation, check_bounds] {
+    each(forest, tree, inode, &[lengths::settle, packing::settle, checksums::settle_unwritten, check_generation])?;
+    // More than now is shown only where no extent is missing (`lost_extents`).
+    shown_bytes::settle(forest, tree, inode, &|_| false)?;
+    each(forest, tree, inode, &[check_bounds, remove_empty])?;
+    part(forest, tree, inode)?;
+    fill_gaps(forest, tree, inode)
+}
+
+type Step = fn(&mut Forest, TreeId, Key, &[u8]) -> Result<()>;
+
+fn each(forest: &mut Forest, tree: TreeId, inode: u64, steps: &[Step]) -> Result<()> {
+    for step in steps {
         for (key, data) in forest.of_kind(tree, inode, KeyType::EXTENT_DATA)? {
             step(forest, tree, key, &data)?;
         }
     }
-    part(forest, tree, inode)?;
-    fill_gaps(forest, tree, inode)
+    Ok(())
+}
+
+/// An item that shows nothing, and of which nothing says how much it showed, goes.
+fn remove_empty(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) -> Result<()> {
+    let Ok(extent) = FileExtent::read_from_bytes(data) else { return Ok(()) };
+    if extent.head.kind == file_extent_type::INLINE || extent.body.num_bytes.get() != 0 {
+        return Ok(());
+    }
+    forest.remove(tree, key)?;
+    let what =
+        format!("removes the extent at {} of inode {} of tree {tree}, which shows nothing", key.offset, key.objectid);
+    forest.did(Pass::Files, what);
+    Ok(())
 }
 
 /// A generation that is still to come becomes that of the extent.
@@ -55,6 +81,44 @@ fn check_generation(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) ->
     Ok(())
 }
 
+/// The unpacked length of a packed extent whose item says one that cannot be: other items of the extent say it, else
+/// the extent has at least what this one shows. Nothing where the other items agree with it.
+fn unpacked_length(forest: &Forest, tree: TreeId, key: Key, extent: &FileExtent) -> Result<Option<u64>> {
+    let FileExtentBody { disk_bytenr, disk_num_bytes, offset, num_bytes } = extent.body;
+    let (at, stored, said) = (disk_bytenr.get(), disk_num_bytes.get(), extent.head.ram_bytes.get());
+    let end = offset.get().checked_add(num_bytes.get()).filter(|end| *end <= LARGEST && num_bytes.get() > 0);
+    let recorded = extents::recorded_data(forest, at).filter(|recorded| recorded.length == stored);
+    let Some(end) = end.filter(|_| stored <= LARGEST) else { return Ok(None) };
+    let fits = || checksums::verified_sector(forest, at);
+    if recorded.is_none() && (checksums::covered(forest, at, stored)? < stored || fits()?.is_none()) {
+        return Ok(None);
+    }
+    let mut files = BTreeSet::from([(tree, key.objectid)]);
+    for (source, _) in recorded.iter().flat_map(|recorded| &recorded.sources) {
+        let file = (TreeId(source.from), source.inode);
+        if source.kind == KeyType::EXTENT_DATA_REF.0 && files.len() < MOST_FILES && forest.ptr(file.0).is_ok() {
+            files.insert(file);
+        }
+    }
+    let mut others = Vec::new();
+    for file in files {
+        for (other, data) in forest.of_kind(file.0, file.1, KeyType::EXTENT_DATA).unwrap_or_default() {
+            let Ok(item) = FileExtent::read_from_bytes(&data) else { continue };
+            let is_same = item.body.disk_bytenr == disk_bytenr && item.head.compression == extent.head.compression;
+            let (length, shown) = (item.head.ram_bytes.get(), item.body.num_bytes.get());
+            let shown_end = item.body.offset.get().saturating_add(shown);
+            let is_sound = item.head.kind == file_extent_type::REGULAR && shown_end <= length && length <= LARGEST;
+            if is_same && is_sound && (file, other) != ((tree, key.objectid), key) {
+                others.push(length);
+            }
+        }
+    }
+    if others.contains(&said) || others.iter().any(|length| *length < end) {
+        return Ok(None);
+    }
+    Ok(Some(others.into_iter().fold(end, u64::max)))
+}
+
 /// The part that an item shows beyond its extent becomes a hole.
 fn check_bounds(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) -> Result<()> {
     let Ok(mut extent) = FileExtent::read_from_bytes(data) else { return Ok(()) };
@@ -77,6 +141,20 @@ fn check_bounds(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) -> Res
         extent.head.ram_bytes = disk.into();
         forest.put(tree, key, extent.as_bytes())?;
         let what = format!("gives the extent at {start} of inode {inode} of tree {tree} the length that it has");
+        forest.did(Pass::Files, what);
+        return Ok(());
+    }
+    let place = start.checked_sub(offset);
+    let recorded = extents::recorded_data(forest, extent.body.disk_bytenr.get());
+    let is_placed = place.zip(recorded).is_some_and(|(place, recorded)| recorded.is_of_place(inode, place));
+    let is_offset_wrong = shown == limit && !too_large && offset > 0 && !is_placed;
+    if !plain
+        && !is_offset_wrong
+        && let Some(length) = unpacked_length(forest, tree, key, &extent)?
+    {
+        extent.head.ram_bytes = length.into();
+        forest.put(tree, key, extent.as_bytes())?;
+        let what = format!("gives the extent at {start} of inode {inode} of tree {tree} {length} bytes when unpacked");
         forest.did(Pass::Files, what);
         return Ok(());
     }

@@ -1,14 +1,17 @@
 //! The pass `names`: the two entries of a name and its inode's reference are made to agree.
 //!
 //! There are three witnesses: DIR_ITEM, DIR_INDEX, and INODE_REF or INODE_EXTREF. The inode that most of them mean gets
-//! all three; a name of which no inode is there goes.
+//! all three; a name of which no inode is there goes. Before that, a witness that only has another name than the others
+//! gets their name ([`misnamed`]).
 
 use crate::action::Pass;
 use crate::entries::{self, Entry, Link, by_hash, by_index, next_index, put_by_hash, put_by_index, put_link, shown};
 use crate::forest::Forest;
 use crate::inodes;
+use crate::misnamed;
 use crate::trouble::Result;
 use crate::walk;
+use butterfs_check::is_possible_name;
 use butterfs_ondisk::checksum::extref_hash;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,6 +27,10 @@ pub(crate) struct Doubts {
     pub hashes: BTreeSet<u64>,
     /// Inodes without links: their names are those of the entries that lead to them.
     pub nameless: BTreeSet<u64>,
+    /// Inodes with fewer links than their items say: the names of the others are those of entries, too.
+    pub short: BTreeSet<u64>,
+    /// Inodes and directories that have names which no program can use.
+    pub impossible: BTreeSet<u64>,
 }
 
 /// Makes the names in doubt agree; returns the inodes and directories that have to be brought up to date.
@@ -34,7 +41,7 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, doubts: &Doubts) -> Resu
         touched.insert(inode);
     }
     let mut names: BTreeMap<(u64, Vec<u8>), BTreeSet<u64>> = BTreeMap::new();
-    for &(directory, index, inode) in &doubts.names {
+    for (directory, index, inode) in misnamed::correct(forest, tree, doubts)? {
         touched.insert(directory);
         for name in names_at(forest, tree, directory, index, inode)? {
             names.entry((directory, name)).or_default().insert(inode);
@@ -46,7 +53,8 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, doubts: &Doubts) -> Resu
         }
         touched.insert(directory);
     }
-    for (directory, name, inode) in leading_to(forest, tree, &doubts.nameless)? {
+    let incomplete = doubts.nameless.union(&doubts.short).copied().collect();
+    for (directory, name, inode) in leading_to(forest, tree, &incomplete)? {
         touched.insert(directory);
         names.entry((directory, name)).or_default().insert(inode);
     }
@@ -78,6 +86,7 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, doubts: &Doubts) -> Resu
             touched.insert(inode);
         }
     }
+    touched.extend(&doubts.impossible);
     Ok(touched)
 }
 
@@ -122,9 +131,7 @@ fn forget_wrong_links(
     inodes: &BTreeSet<u64>,
     settled: &BTreeSet<u64>,
 ) -> Result<bool> {
-    // No program makes such a name.
-    let is_impossible = name == b"." || name == b".." || name.iter().any(|byte| [0, b'/'].contains(byte));
-    let is_wrong_place = is_impossible || inodes::is_something_else(forest, tree, directory)?;
+    let is_wrong_place = !is_possible_name(name) || inodes::is_something_else(forest, tree, directory)?;
     let mut left = false;
     for &inode in inodes {
         let links = entries::links_of(forest, tree, inode)?.len() as u64;
@@ -209,22 +216,31 @@ fn settle_name(
     }
     let mut candidates = suspects.clone();
     candidates.extend(hashed.iter().chain(indexed.iter().map(|(_, entry)| entry)).map(|entry| entry.location.objectid));
-    let mut best: Option<(usize, u64, Option<Link>)> = None;
+    let (mut best, mut has_inode): (Option<(usize, u64, Option<Link>)>, bool) = (None, false);
     for inode in candidates.iter().copied() {
         let links = entries::links_of(forest, tree, inode)?;
+        let links: Vec<Link> = links.into_iter().map(|(_, link)| link).collect();
         // All of its names are known, and this is none of them.
         let is_elsewhere = !links.is_empty() && inodes::links_said(forest, tree, inode)? <= links.len() as u64;
-        let link =
-            links.into_iter().map(|(_, link)| link).find(|link| link.directory == directory && link.name == name);
+        let link = links.iter().find(|link| link.directory == directory && link.name == name).cloned();
         let means = |entry: &Entry| entry.location.objectid == inode;
         let exists = inode != Ino::ROOT_DIR.get() && !forest.object(tree, inode)?.is_empty();
+        has_inode |= exists;
         let votes = usize::from(hashed.as_ref().is_some_and(means))
             + usize::from(indexed.iter().any(|(_, entry)| means(entry)))
             + usize::from(link.is_some());
-        let votes = match exists {
+        let votes = match exists && is_possible_name(name) {
             false => 0,
-            // A directory has one name.
-            true if link.is_none() && is_elsewhere && inodes::is_directory(forest, tree, inode)? => 0,
+            // One entry alone against the inode, which knows all of its names.
+            true if link.is_none() && is_elsewhere && votes < 2 => 0,
+            // A directory has one name. If no entry confirms its own one, both entries here are right.
+            true if link.is_none()
+                && is_elsewhere
+                && inodes::is_directory(forest, tree, inode)?
+                && is_confirmed(forest, tree, inode, &links)? =>
+            {
+                0
+            }
             true if link.is_none() && is_elsewhere => 2,
             true => votes * 2 + 1,
         };
@@ -243,11 +259,25 @@ fn settle_name(
             put_by_index(forest, tree, directory, *index, None)?;
         }
         let what = format!("removes {} from directory {directory} of tree {tree}", shown(name));
-        forest.lose(Pass::Names, what, format!("the name {}, of which no inode is there", shown(name)));
+        let why = if has_inode { "which is no name of its inode" } else { "of which no inode is there" };
+        forest.lose(Pass::Names, what, format!("the name {}, {why}", shown(name)));
         return Ok(None);
     };
     write_name(forest, tree, directory, name, inode, link, &indexed)?;
     Ok(Some(inode))
+}
+
+/// Whether an entry confirms one of the names that an inode says it has.
+fn is_confirmed(forest: &Forest, tree: TreeId, inode: u64, links: &[Link]) -> Result<bool> {
+    for link in links {
+        let at_index = forest.get(tree, Key::new(link.directory, KeyType::DIR_INDEX, link.index))?.unwrap_or_default();
+        let indexed = entries::entries(&at_index).iter().any(|one| one.leads_to(inode) && one.name == link.name);
+        let hashed = by_hash(forest, tree, link.directory, &link.name)?.is_some_and(|entry| entry.leads_to(inode));
+        if indexed || hashed {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn write_name(

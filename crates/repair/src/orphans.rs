@@ -37,6 +37,11 @@ impl Orphan {
         self.level + 1 == ptr.level.get() && is_in_range && is_named
     }
 
+    /// A pointer to it, in place of another one.
+    pub fn as_child(&self, instead_of: &NodePtr) -> NodePtr {
+        NodePtr { at: self.at, generation: self.generation, first_key: Some(self.first), ..*instead_of }
+    }
+
     /// Whether the reference names a tree.
     pub fn is_of_tree(&self) -> bool {
         self.source.kind == KeyType::TREE_BLOCK_REF.0

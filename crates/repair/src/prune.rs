@@ -30,6 +30,12 @@ enum Outcome {
     },
     /// The block is sound where it is, and only its pointer is wrong.
     OfGeneration(Generation),
+    /// A sound block elsewhere, to which the pointer should lead.
+    Elsewhere {
+        at: Logical,
+        generation: Generation,
+        first: Key,
+    },
 }
 
 struct Pruner<'a> {
@@ -37,7 +43,8 @@ struct Pruner<'a> {
     store: &'a Store,
     orphans: &'a OnceCell<Vec<Orphan>>,
     tree: TreeId,
-    known: FxHashMap<(u64, u64), Outcome>,
+    /// By address, generation and first key of the pointer: of two pointers to one block one may be wrong.
+    known: FxHashMap<(u64, u64, Option<Key>), Outcome>,
     /// The losses, in words.
     lost: Vec<String>,
     /// Inodes of which the items are lost and other items were saved, of any tree.
@@ -90,6 +97,7 @@ pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
         match outcome {
             Outcome::Same => continue,
             Outcome::OfGeneration(generation) => forest.set_root(tree, NodePtr { generation, ..ptr }),
+            Outcome::Elsewhere { at, generation, .. } => forest.set_root(tree, NodePtr { at, generation, ..ptr }),
             Outcome::New { at, .. } => {
                 let generation = forest.store.generation;
                 forest.set_root(tree, NodePtr { at, generation, ..ptr });
@@ -130,7 +138,7 @@ impl Pruner<'_> {
     /// `from` is the drop point of the tree where the path to it leads through this block: what lies before it is no
     /// part of the tree any more, and is taken out.
     fn visit(&mut self, ptr: &NodePtr, upper: Option<Key>, from: Option<DropPoint>) -> Result<Outcome> {
-        let id = (ptr.at.get(), ptr.generation.get());
+        let id = (ptr.at.get(), ptr.generation.get(), ptr.first_key);
         let from = from.filter(|from| ptr.level.get() >= from.level);
         if let Some(known) = self.known.get(&id).filter(|_| ptr.first_key.is_some() && from.is_none()) {
             return Ok(*known);
@@ -142,7 +150,10 @@ impl Pruner<'_> {
                     Outcome::Same => Outcome::OfGeneration(ptr.generation),
                     changed => changed,
                 },
-                None => self.replace(ptr, upper, from, &trouble.to_string())?,
+                None => match self.led_astray(ptr, upper) {
+                    Some(right) => self.elsewhere(ptr, &right, upper, from)?,
+                    None => self.replace(ptr, upper, from, &trouble.to_string())?,
+                },
             },
         };
         if from.is_none() {
@@ -158,6 +169,37 @@ impl Pruner<'_> {
         let node = self.store.read(&right).ok().filter(|_| generation != ptr.generation)?;
         self.lost.push(format!("nothing of block {}, whose pointer had a wrong generation", ptr.at));
         Some((right, node))
+    }
+
+    /// The block to which a pointer led before it was damaged: a sound one of this tree, level and range to which
+    /// nothing leads any more, and whose first key or generation the pointer still has.
+    fn led_astray(&self, ptr: &NodePtr, upper: Option<Key>) -> Option<Orphan> {
+        let first = ptr.first_key?;
+        let orphans = self.orphans.get_or_init(|| orphans::find(self.forest));
+        let fits = |orphan: &&Orphan| {
+            let is_within = first <= orphan.first && upper.is_none_or(|upper| orphan.last < upper);
+            let is_named = orphan.first == first || orphan.generation == ptr.generation;
+            let is_own = orphan.is_of_tree() && orphan.source.from == self.tree.get();
+            orphan.level == ptr.level.get() && is_within && is_named && is_own
+        };
+        let right = orphans.iter().filter(fits).max_by_key(|orphan| (orphan.first == first, orphan.generation))?;
+        self.store.read(&right.as_child(ptr)).is_ok().then_some(*right)
+    }
+
+    fn elsewhere(
+        &mut self,
+        ptr: &NodePtr,
+        right: &Orphan,
+        upper: Option<Key>,
+        from: Option<DropPoint>,
+    ) -> Result<Outcome> {
+        let Orphan { at, generation, first, .. } = *right;
+        let outcome = self.visit(&right.as_child(ptr), upper, from)?;
+        if matches!(outcome, Outcome::Same) {
+            self.lost.push(format!("nothing of block {at}, to which a pointer led to {} instead", ptr.at));
+            return Ok(Outcome::Elsewhere { at, generation, first });
+        }
+        Ok(outcome)
     }
 
     /// Makes a new node of the children that a lost one had.
@@ -277,6 +319,10 @@ fn change_children(node: &mut Node, outcomes: &[Outcome], generation: Generation
             Some(Outcome::OfGeneration(generation)) => {
                 let (at, _) = node.child(slot);
                 node.set_child(slot, at, *generation);
+            }
+            Some(Outcome::Elsewhere { at, generation, first }) => {
+                node.set_child(slot, *at, *generation);
+                node.set_key(slot, *first);
             }
             Some(Outcome::New { at, first }) => {
                 node.set_child(slot, *at, generation);

@@ -48,13 +48,17 @@ pub(crate) fn run(
     }
     let newest = originals.iter().map(|sb| sb.generation.get()).fold(sb.generation.get(), u64::max);
     let mut store = Store::new(volume, &sb, Generation(newest + 1));
+    let mut sb = sb;
+    let chunk_level = believe_level(&store, &mut sb, TreeId::CHUNK);
     // The chunk tree says where all other blocks are.
     let mut assembled = assembled::restore(&store, findings)?;
     let mut edits = chunks::read(&store, &sb);
     assembled.extend(assembled::restore(&store, findings)?);
     store.identity.chunk_tree_uuid = chunk_tree_uuid(&store, &sb);
+    let root_level = believe_level(&store, &mut sb, TreeId::ROOT);
     let mut forest = Forest::open(store, sb, options.now);
     forest.actions.extend(assembled);
+    forest.actions.extend(chunk_level.into_iter().chain(root_level));
     forest.read_roots();
     let knows_extents = busy::mark(&forest, originals);
     let mut wanted = Wanted::of(findings);
@@ -118,6 +122,22 @@ pub(crate) fn run(
     copies(&mut forest, findings)?;
     let actions = std::mem::take(&mut forest.actions);
     Ok(Round { actions, references: booked.references, subvolumes: forest.subvolumes() })
+}
+
+/// Gives the superblock the level that the root block of a tree has, where everything else fits it.
+fn believe_level(store: &Store, sb: &mut Superblock, tree: TreeId) -> Option<Action> {
+    let (at, generation, level) = match tree {
+        TreeId::CHUNK => (sb.chunk_root.get(), sb.chunk_root_generation.get(), &mut sb.chunk_root_level),
+        _ => (sb.root.get(), sb.generation.get(), &mut sb.root_level),
+    };
+    let ptr = crate::forest::root_ptr(tree, at, generation, *level);
+    if store.read(&ptr).is_ok() {
+        return None;
+    }
+    let found = store.other_level(&ptr)?.get();
+    *level = found;
+    let what = format!("gives the root of tree {tree} the level {found} in the superblock, which its block has");
+    Some(Action { pass: Pass::Superblocks, what, lost: None })
 }
 
 fn chunk_tree_uuid(store: &Store, sb: &Superblock) -> [u8; 16] {
@@ -269,6 +289,11 @@ impl Wanted {
                 doubts.inodes.insert(inode.get());
                 doubts.names.nameless.insert(inode.get());
             }
+            InodeLinks { tree, inode, stored, found } if found < stored => {
+                let doubts = trees.entry(tree.0).or_default();
+                doubts.inodes.insert(inode.get());
+                doubts.names.short.insert(inode.get());
+            }
             InodeMissing { tree, inode }
             | InodeLinks { tree, inode, .. }
             | DirectorySize { tree, inode, .. }
@@ -287,9 +312,14 @@ impl Wanted {
                 names.names.insert((directory.get(), *index, inode.get()));
             }
             ExtrefHash { tree, inode, .. } => drop(trees.entry(tree.0).or_default().names.hashes.insert(inode.get())),
+            NameImpossible { tree, key, .. } => {
+                trees.entry(tree.0).or_default().names.impossible.insert(key.objectid);
+            }
             FileOverlap { tree, inode, .. }
             | FileExtentGeneration { tree, inode, .. }
             | FileExtentBounds { tree, inode, .. }
+            | FileExtentEmpty { tree, inode, .. }
+            | ChecksumUnwritten { tree, inode, .. }
             | FilePacking { tree, inode, .. }
             | FileGap { tree, inode, .. } => drop(trees.entry(tree.0).or_default().files.insert(inode.get())),
             _ => {}

@@ -1,12 +1,15 @@
 //! Leaves whose checksum is right and whose items are not: written so by somebody with bad memory, or with bad intent.
 //! The items that keep the rules are saved one by one.
 
+use crate::shown_bytes::{self, Part};
 use crate::store::Store;
 use butterfs_ondisk::header::{HEADER_LEN, Header, ITEM_LEN};
-use butterfs_ondisk::items::{InodeItem, inode_flags};
+use butterfs_ondisk::items::{FileExtent, FileExtentHead, InodeItem, compression, file_extent_type, inode_flags};
 use butterfs_ondisk::key::DiskKey;
+use butterfs_ondisk::packing::LARGEST;
 use butterfs_ondisk::{Generation, Key, KeyType, Level, Logical, TreeId};
 use butterfs_tree::{Node, NodePtr};
+use std::collections::BTreeMap;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Keys that are shown.
@@ -66,7 +69,9 @@ pub(crate) fn leaf(store: &Store, bytes: &[u8], at: Logical, tree: TreeId, upper
         }
         is_good
     };
+    let corrected = corrected_extents(bytes, u64::from(store.identity.sectorsize));
     for (key, data) in items(bytes) {
+        let data = data.map(|data| corrected.get(&key).map_or(data, Vec::as_slice));
         let is_next = node.last_key().is_none_or(|last| last < key) && upper.is_none_or(|upper| key < upper);
         let Some(data) = data.filter(|_| is_next) else {
             without_extents.extend((key.kind == KeyType::EXTENT_DATA).then_some(key.objectid));
@@ -102,6 +107,77 @@ pub(crate) fn leaf(store: &Store, bytes: &[u8], at: Logical, tree: TreeId, upper
     let more = if count > SHOWN { format!(" and {} more", count - SHOWN) } else { String::new() };
     let left_out = if count == 0 { "none".to_owned() } else { left_out.join(", ") + &more };
     Salvaged { node, left_out, without_item, without_extents }
+}
+
+/// The extents of files that break a rule, with the number put right that breaks it, where other items say what it was.
+fn corrected_extents(bytes: &[u8], sector: u64) -> BTreeMap<Key, Vec<u8>> {
+    let all: Vec<(Key, &[u8])> = items(bytes).filter_map(|(key, data)| Some((key, data?))).collect();
+    let mut corrected = BTreeMap::new();
+    let groups: Vec<&[(Key, &[u8])]> = all.chunk_by(|one, next| one.0.objectid == next.0.objectid).collect();
+    for (place, group) in groups.iter().enumerate() {
+        let item = group.iter().find(|(key, _)| key.kind == KeyType::INODE_ITEM);
+        let item = item.and_then(|(_, data)| InodeItem::read_from_bytes(data).ok());
+        let mut extents: Vec<(Key, Vec<u8>)> = Vec::new();
+        for (key, data) in group.iter().filter(|(key, _)| key.kind == KeyType::EXTENT_DATA) {
+            let right = corrected_length(*key, data, item.as_ref(), sector);
+            corrected.extend(right.clone().map(|right| (*key, right)));
+            extents.push((*key, right.unwrap_or_else(|| data.to_vec())));
+        }
+        // The last inode may go on in the next leaf: then its sum says nothing.
+        let whole = item.filter(|_| place + 1 < groups.len());
+        if let Some((key, right)) = corrected_shown(&extents, whole.as_ref(), sector) {
+            corrected.insert(key, right);
+        }
+    }
+    corrected
+}
+
+/// An extent with the unpacked length that its item or its other fields say it has, if it has an impossible one.
+fn corrected_length(key: Key, data: &[u8], inode: Option<&InodeItem>, sector: u64) -> Option<Vec<u8>> {
+    let (mut head, rest) = FileExtentHead::read_from_prefix(data).ok()?;
+    let ram = head.ram_bytes.get();
+    let right = if head.kind == file_extent_type::INLINE {
+        let have = rest.len() as u64;
+        // An item of the length of another kind may be one of that kind.
+        let is_inline = data.len() != FileExtent::LEN || inode.is_some_and(|inode| inode.size.get() == have);
+        let is_wrong = head.compression == compression::NONE && ram != have;
+        (is_wrong && is_inline && key.offset == 0 && (1..=sector).contains(&have)).then_some(have)
+    } else {
+        let body = FileExtent::read_from_bytes(data).ok()?.body;
+        let right = match (body.disk_bytenr.get(), head.compression) {
+            (0, _) => body.num_bytes.get(),
+            (_, compression::NONE) => body.disk_num_bytes.get(),
+            _ => body.offset.get().checked_add(body.num_bytes.get()).filter(|end| *end <= LARGEST)?,
+        };
+        (!ram.is_multiple_of(sector)).then_some(right)
+    }?;
+    head.ram_bytes = right.into();
+    Some([head.as_bytes(), rest].concat())
+}
+
+/// The extent of a file that shows what it cannot, with the number of bytes that its neighbours and the inode say; or,
+/// where the inode's sum is not known, as many as lie before the next one.
+fn corrected_shown(extents: &[(Key, Vec<u8>)], inode: Option<&InodeItem>, sector: u64) -> Option<(Key, Vec<u8>)> {
+    let parts: Vec<Part> = extents.iter().map_while(|(key, data)| Part::of(*key, data, sector)).collect();
+    if parts.len() != extents.len() {
+        return None;
+    }
+    let of_sum = inode.and_then(|inode| {
+        let end = inode.size.get().checked_next_multiple_of(sector)?;
+        shown_bytes::right(&parts, (inode.nbytes.get(), end), sector)
+    });
+    let (place, shown) = of_sum.or_else(|| {
+        let too_long = |pair: &[Part]| {
+            let (part, room) = (pair[0], pair[1].start.saturating_sub(pair[0].start));
+            part.end() > pair[1].start && part.shown > part.most && (1..=part.most).contains(&room)
+        };
+        let place = parts.windows(2).position(too_long)?;
+        Some((place, parts[place + 1].start - parts[place].start))
+    })?;
+    let (key, data) = extents.get(place).filter(|_| parts[place].is_odd(parts.get(place + 1), sector))?;
+    let mut extent = FileExtent::read_from_bytes(data).ok()?;
+    extent.body.num_bytes = shown.into();
+    Some((*key, extent.as_bytes().to_vec()))
 }
 
 /// An inode's item with the fields that break a rule made the likeliest ones that keep it; its type is compared with

@@ -59,11 +59,14 @@ fn place(finding: &mut Finding) -> Option<(&mut Tree, Ino)> {
         | FileOverlap { tree, inode, .. }
         | FileExtentGeneration { tree, inode, .. }
         | FileExtentBounds { tree, inode, .. }
+        | FileExtentEmpty { tree, inode, .. }
+        | ChecksumUnwritten { tree, inode, .. }
         | FilePacking { tree, inode, .. }
         | FileGap { tree, inode, .. }
         | SymlinkTarget { tree, inode, .. }
         | ChecksumMissing { tree, inode, .. }
         | ChecksumOdd { tree, inode, .. } => Some((tree, *inode)),
+        NameImpossible { tree, key, .. } => Some((tree, Ino(key.objectid))),
         _ => None,
     }
 }

@@ -7,6 +7,7 @@
 use crate::space::Space;
 use crate::trouble::{Result, Trouble};
 use butterfs_ondisk::items::block_group_flags as bits;
+use butterfs_ondisk::units::MAX_LEVELS;
 use butterfs_ondisk::{Generation, Key, Level, Logical, Superblock, TreeId};
 use butterfs_tree::{BlockIdentity, Node, NodeEditor, NodePtr, NodeSource, check_block};
 use butterfs_volume::Volume;
@@ -82,6 +83,12 @@ impl Store {
             }
         }
         Err(reason)
+    }
+
+    /// The level of the block that `ptr` means, where only the level that it promises is wrong.
+    pub fn other_level(&self, ptr: &NodePtr) -> Option<Level> {
+        let levels = (0..MAX_LEVELS as u8).map(Level);
+        levels.filter(|level| *level != ptr.level).find(|level| self.read(&NodePtr { level: *level, ..*ptr }).is_ok())
     }
 
     /// Whether this repair made the block.

@@ -5,8 +5,10 @@ use crate::action::Pass;
 use crate::entries::{self, Entry, by_hash, by_index, next_index, shown};
 use crate::forest::Forest;
 use crate::inodes;
+use crate::misnamed;
 use crate::trouble::Result;
 use crate::walk;
+use butterfs_check::is_possible_name;
 use butterfs_ondisk::items::{RootItem, RootRef, dir_type};
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Key, KeyType, TreeId};
@@ -47,8 +49,10 @@ pub(crate) fn place_all(forest: &mut Forest, subvolumes: &BTreeSet<TreeId>) -> R
             continue;
         }
         let mut places = stored_places(forest, child)?;
+        places.retain(|place| is_possible_name(&place.name));
         if places.is_empty() {
             places = entries_of(forest, child)?;
+            places.sort_by_key(|place| !is_possible_name(&place.name));
         }
         // The place that an entry confirms, else the first one whose directory is there.
         let mut chosen = None;
@@ -124,6 +128,7 @@ fn write_place(forest: &mut Forest, child: TreeId, mut place: Place) -> Result<(
         remove_names(forest, child)?;
         place = in_lost_and_found(forest, child)?;
     }
+    let mut changed = correct_entries(forest, child, &place)?;
     let at_index = by_index(forest, place.parent, place.directory)?;
     let is_other = |entry: &Entry| entry.name != place.name;
     if at_index.iter().any(|(index, entry)| *index == place.index && is_other(entry)) {
@@ -136,7 +141,6 @@ fn write_place(forest: &mut Forest, child: TreeId, mut place: Place) -> Result<(
     let is_new = hashed.is_none();
     // Both kinds of entries are alike, whatever their keys end in.
     let entry = hashed.or(indexed).unwrap_or(fresh);
-    let mut changed = false;
     if is_new {
         changed |= entries::put_by_hash(forest, place.parent, place.directory, &place.name, Some(&entry))?;
     }
@@ -161,6 +165,75 @@ fn write_place(forest: &mut Forest, child: TreeId, mut place: Place) -> Result<(
         forest.did(Pass::Subvolumes, what);
     }
     Ok(())
+}
+
+/// Gives entries that lead to the subvolume, and have another name, the name of its place.
+fn correct_entries(forest: &mut Forest, child: TreeId, place: &Place) -> Result<bool> {
+    let mut changed = false;
+    let (parent, directory) = (place.parent, place.directory);
+    let is_odd = |entry: &Entry| leads_to(entry, child) && entry.name != place.name;
+    for (index, entry) in by_index(forest, parent, directory)?.into_iter().filter(|(_, entry)| is_odd(entry)) {
+        if by_hash(forest, parent, directory, &entry.name)?.is_some_and(|hashed| leads_to(&hashed, child)) {
+            entries::put_by_hash(forest, parent, directory, &entry.name, None)?;
+        }
+        let renamed = (index == place.index).then(|| Entry { name: place.name.clone(), ..entry });
+        changed |= entries::put_by_index(forest, parent, directory, index, renamed.as_ref())?;
+    }
+    Ok(changed)
+}
+
+fn leads_to(entry: &Entry, child: TreeId) -> bool {
+    entry.is_subvolume() && entry.location.objectid == child.get()
+}
+
+/// Gives a subvolume one name in a directory whose entries have several, or one that no program can use. A snapshot of
+/// that directory has such entries too, and is no place of the subvolume.
+pub(crate) fn rename(forest: &mut Forest, parent: TreeId, directory: u64, child: TreeId) -> Result<()> {
+    let indexed = by_index(forest, parent, directory)?.into_iter().filter(|(_, entry)| leads_to(entry, child));
+    let indexed: Vec<(u64, Entry)> = indexed.collect();
+    let items = forest.of_kind(parent, directory, KeyType::DIR_ITEM)?;
+    let hashed: Vec<Entry> =
+        items.iter().flat_map(|(_, data)| entries::entries(data)).filter(|entry| leads_to(entry, child)).collect();
+    let stored = stored_places(forest, child)?;
+    let Some(entry) = indexed.iter().map(|(_, entry)| entry).chain(&hashed).next().cloned() else { return Ok(()) };
+    let is_here = |place: &&Place| (place.parent, place.directory) == (parent, directory);
+    let here = stored.iter().find(is_here);
+    // The entry by hash has a name that fits its hash.
+    let known = here.iter().map(|place| &place.name).chain(hashed.iter().map(|entry| &entry.name));
+    let known = known.chain(indexed.iter().map(|(_, entry)| &entry.name));
+    let known = known.chain(stored.iter().map(|place| &place.name)).find(|name| is_possible_name(name)).cloned();
+    for other in &hashed {
+        entries::put_by_hash(forest, parent, directory, &other.name, None)?;
+    }
+    for (index, _) in &indexed {
+        entries::put_by_index(forest, parent, directory, *index, None)?;
+    }
+    let known = match known {
+        Some(name) if by_hash(forest, parent, directory, &name)?.is_none() => Some(name),
+        _ => None,
+    };
+    let is_known = known.is_some();
+    let other = format!("subvolume-{}", child.get());
+    let name = known.map_or_else(|| misnamed::made_up(forest, parent, directory, &other, &entry.name), Ok)?;
+    let index = here.map(|place| place.index).or(indexed.first().map(|(index, _)| *index));
+    let index = match index {
+        Some(index) if forest.get(parent, Key::new(directory, KeyType::DIR_INDEX, index))?.is_none() => index,
+        _ => next_index(forest, parent, directory)?,
+    };
+    let old = shown(&entry.name);
+    let entry = Entry { name: name.clone(), ..entry };
+    entries::put_by_hash(forest, parent, directory, &name, Some(&entry))?;
+    entries::put_by_index(forest, parent, directory, index, Some(&entry))?;
+    let what =
+        format!("gives subvolume {} the name {} in directory {directory} of tree {parent}", child.get(), shown(&name));
+    match is_known {
+        true => forest.did(Pass::Subvolumes, what),
+        false => forest.lose(Pass::Subvolumes, what, format!("its name {old}, which no program can use")),
+    }
+    match here {
+        Some(_) => write_place(forest, child, Place { parent, directory, index, name }),
+        None => Ok(()),
+    }
 }
 
 /// Removes the references of a subvolume in other parents.

@@ -50,9 +50,10 @@ repairs! {
     "superblock-bytes-used", Superblocks, Automatic, "set to the sum of the extents", "";
     "superblock-total-bytes", Superblocks, Automatic, "set to the sum of the device items", "";
     "tree-block", Blocks, Automatic,
-        "put together from its copies, if each is damaged at another place; else a tree that follows from others is \
-        made anew; of a lost node the children are found; of a leaf with wrong \
-        items the good ones are saved; a lost leaf is taken out",
+        "put together from its copies, if each is damaged at another place; where only the level of a root or a \
+        pointer is wrong, the block that fits the rest is taken; else a tree that follows from others is made \
+        anew; of a lost node the children are found; of a leaf with wrong items the good ones are saved; a lost \
+        leaf is taken out",
         "the items of a lost leaf: the plan names the range of items, of which `restore --map` may find older versions";
     "tree-block-copy", Copies, Automatic, "overwritten by the good copy", "";
     "key-order-across-blocks", Blocks, Automatic,
@@ -65,7 +66,9 @@ repairs! {
     "root-offset", Roots, Automatic, "put under offset 0", "";
     "system-chunk", Chunks, Automatic, "superblock and chunk tree get the chunk through which the tree was read", "";
     "chunk", Chunks, WhereCertain, "taken from the device extents, if one stripe is wrong or all are alike", "";
-    "device-extent-missing", Chunks, Automatic, "made from the chunks", "";
+    "device-extent-missing", Chunks, Automatic,
+        "made from the chunks; a chunk is taken from its device extents, if more of what it holds fits its checksums \
+        where they say", "";
     "device-extent-extra", Chunks, Automatic,
         "with its block group made a chunk, if the order of stripes does not matter; else removed", "";
     "stripe-overlap", Chunks, WhereCertain, "the chunk without matching device extents is put right from them", "";
@@ -92,7 +95,9 @@ repairs! {
         "given back to the root item or the file that lacks it, if it is certain; else removed, once every tree can be \
         read whole", "";
     "extent-refs", Extents, Automatic, "made from the references of all trees", "";
-    "reference-missing", Extents, Automatic, "made from the references of all trees", "";
+    "reference-missing", Extents, Automatic,
+        "a file's item gets the address that the extent tree has for its place; else made from the references of all \
+        trees", "";
     "reference-extra", Extents, Automatic, "made from the references of all trees", "";
     "reference-count", Extents, Automatic, "made from the references of all trees", "";
     "reference-without-extent", Extents, Automatic, "made from the references of all trees", "";
@@ -102,6 +107,7 @@ repairs! {
         "neighbours, checksums and the length in memory say which one is right; else the one stays that most files \
         take it for", "";
     "full-backref-missing", Extents, Automatic, "derived from who leads to the block", "";
+    "full-backref-extra", Extents, Automatic, "derived from who leads to the block", "";
     "free-space-info-missing", FreeSpace, Automatic, "made from the extents", "";
     "free-space-stray", FreeSpace, Automatic, "removed", "";
     "free-space-count", FreeSpace, Automatic, "made from the extents", "";
@@ -127,28 +133,34 @@ repairs! {
     "directory-size", Inodes, Automatic, "set to the value that its names need", "";
     "directory-item-index", Names, Automatic,
         "two of both entries and the inode's reference decide",
-        "names of which no inode is there";
+        "names of which no inode is there, or that one entry alone has";
     "entries-in-no-directory", Inodes, Automatic,
         "made a directory again, if its entries' inodes say so",
         "else the entries";
     "entry-without-reference", Names, Automatic,
         "two of both entries and the inode's reference decide",
-        "names of which no inode is there";
+        "names of which no inode is there, or that one entry alone has";
     "reference-without-entry", Names, Automatic, "two of both entries and the inode's reference decide", "";
     "extref-hash", Names, Automatic, "put under its hash", "";
+    "name-impossible", Names, Automatic,
+        "a possible name of the other witnesses stays; if there is none, a similar name in the same directory",
+        "the name";
     "file-extent-overlap", Files, Automatic,
         "the newer extent stays whole, the other one is cut",
         "the older version of the range";
     "file-extent-generation", Files, Automatic, "taken from the extent", "";
     "file-extent-bounds", Files, Automatic,
-        "its length follows from the extent, its compression from its data, its offset from its length; else the \
-        range beyond becomes a hole",
+        "its length follows from the extent, its other items or the inode's sum of bytes, its compression from its \
+        data, its offset from its length; else the range beyond becomes a hole",
         "the range that is named";
+    "file-extent-empty", Files, Automatic,
+        "shows as much as makes the inode's sum of bytes right, if that fits; else removed", "";
     "file-extent-packing", Files, WhereCertain,
         "marked as its data is packed, if the data fits its checksum; else restore the file from a backup", "";
     "file-extent-gap", Files, Automatic, "a hole", "the data of the range, if it was no hole";
     "inode-nbytes", Inodes, Automatic,
-        "extents that the extent tree has for it come back, if they make up the difference; else set to the sum",
+        "extents that the extent tree has for it come back, or one of its extents shows more, if that makes up the \
+        difference; else set to the sum",
         "content of which no extent is known";
     "symlink-target", Inodes, Automatic,
         "its size follows from its content, if there is some; else it becomes an empty file with the same name, owner \
@@ -157,6 +169,9 @@ repairs! {
         "computed from the sectors that all copies hold alike", "whether the bytes are right";
     "checksum-odd", Checksums, Automatic,
         "the inode is verified by them, if all of its data has some; else they go", "checksums that may not fit";
+    "checksum-unwritten", Files, WhereCertain,
+        "marked as written, if the data fits its checksums; else they go, if no other extent needs them",
+        "checksums of bytes that are read as zeros";
     "checksum-stray", Checksums, Automatic, "removed, once the extents are right", "";
     "checksum-overlap", Checksums, Automatic, "of two checksums of a sector the one stays that the data has", "";
     "data-checksum", Copies, WhereCertain,

@@ -22,6 +22,8 @@ pub enum Quality {
     Good,
     /// The block above it is lost; a scan has found this one, and the extent tree of the last commit has it.
     Confirmed,
+    /// A sound root, but of a lower level than the one that names it says, and no witness tells which one is right.
+    OtherLevel,
     /// The checksum is wrong, and no other rule is broken.
     BadChecksum,
     /// Sound, but of another generation than the parent says: usually a write was lost.
@@ -38,7 +40,7 @@ impl Quality {
         match self {
             Quality::Good | Quality::Confirmed => Trust::Proved,
             Quality::OtherGeneration | Quality::StandIn => Trust::Older,
-            Quality::BadChecksum | Quality::Pieces => Trust::Doubtful,
+            Quality::OtherLevel | Quality::BadChecksum | Quality::Pieces => Trust::Doubtful,
         }
     }
 }
@@ -151,10 +153,23 @@ impl Family {
     pub fn grade(&self, bytes: &[u8], want: &Expect) -> Option<Block> {
         let (header, _) = Header::read_from_prefix(bytes).ok()?;
         let is_right_place = header.bytenr.get() == want.at.0 && header.fsid == self.fsid;
-        let level_fits = want.level.is_none_or(|level| level == header.level) && usize::from(header.level) < MAX_LEVELS;
-        if bytes.len() != self.context.nodesize as usize || !is_right_place || !level_fits {
+        let has_level = usize::from(header.level) < MAX_LEVELS;
+        if bytes.len() != self.context.nodesize as usize || !is_right_place || !has_level {
             return None;
         }
+        let Some(said) = want.level.filter(|level| *level != header.level) else {
+            return self.grade_of_level(bytes, &header, want);
+        };
+        // Only a sound root counts more than the level that its item names.
+        let is_own_root = want.is_root && want.tree.0 == header.owner.get() && want.generation.is_some();
+        let sound = |block: &Block| block.quality == Quality::Good;
+        let block = is_own_root.then(|| self.grade_of_level(bytes, &header, want)).flatten().filter(sound)?;
+        let quality = if header.level > said { Quality::Good } else { Quality::OtherLevel };
+        Some(Block { quality, ..block })
+    }
+
+    /// The same for a block of the right level.
+    fn grade_of_level(&self, bytes: &[u8], header: &Header, want: &Expect) -> Option<Block> {
         let is_sealed = self.has_checksum(bytes);
         let is_timely = want.generation.is_none_or(|generation| generation == header.generation.get());
         let is_own = check_owner(TreeId(header.owner.get()), want.tree, want.is_root).is_ok();
@@ -167,7 +182,7 @@ impl Family {
             (_, true) => Quality::Pieces,
             (_, false) => return None,
         };
-        let pieces = || self.pieces(bytes, &header, &want.window);
+        let pieces = || self.pieces(bytes, header, &want.window);
         let node = if is_laid_out { Some(Node::from_checked(bytes.into())) } else { pieces() }?;
         let block = Block { node, quality };
         // An older state may have had other keys here.

@@ -43,6 +43,7 @@ mod order;
 pub mod overlay;
 pub mod patch;
 pub mod restore;
+mod root_level;
 pub mod roots;
 pub mod scan;
 pub mod sink;

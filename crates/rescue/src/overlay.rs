@@ -2,10 +2,12 @@
 //! written to the source.
 
 use crate::patch::Writer;
+use crate::superblocks::{self, SuperblockCopy};
 use crate::wreck::{Opening, Wreck};
-use crate::{Error, Result, superblocks};
+use crate::{Error, Result};
 use butterfs_device::BlockDevice;
 use butterfs_fs::{Env, Filesystem, Options};
+use butterfs_ondisk::Superblock;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::io;
@@ -109,7 +111,13 @@ pub fn with_log_replayed(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Vec<Arc<d
     let overlays: Vec<Arc<dyn BlockDevice>> =
         devices.into_iter().map(|device| Arc::new(OverlayDevice::new(device)) as Arc<dyn BlockDevice>).collect();
     let copies = superblocks::copies(&overlays);
-    if copies.iter().any(|copy| copy.copy == 0 && copy.content.is_err()) {
+    let levels = |sb: &Superblock| [sb.root_level, sb.chunk_root_level, sb.log_root_level];
+    let is_right = |copy: &SuperblockCopy| {
+        copy.content
+            .as_ref()
+            .is_ok_and(|sb| sb.generation != wreck.superblock().generation || levels(sb) == levels(wreck.superblock()))
+    };
+    if copies.iter().any(|copy| copy.copy == 0 && !is_right(copy)) {
         Writer::new(&wreck, &overlays)?.write_superblock(wreck.superblock(), &|_| ())?;
     }
     let options = Options { read_only: true, degraded: true, ..Options::default() };

@@ -530,6 +530,7 @@ pub fn all(wreck: &Wreck) -> Vec<Listed> {
     for ((tree, std::cmp::Reverse(generation), bytenr), (level, named_by)) in named {
         let root = Root { tree, at: bytenr, level: Some(level), generation: Some(generation) };
         let yields = yields.of(wreck, &root);
+        let level = Tree::new(wreck, root).level().unwrap_or(level);
         listed.push(Listed { tree: tree.0, generation, bytenr, level, named_by, yields });
     }
     listed

@@ -144,6 +144,12 @@ impl<'a> Tree<'a> {
         self.root.at != 0 && self.wreck.block(&self.root.expect()).is_some()
     }
 
+    /// The level of its root block, where that can be read.
+    pub fn level(&self) -> Option<u8> {
+        let block = self.wreck.block(&self.root.expect()).filter(|_| self.root.at != 0);
+        block.map(|block| block.node.level().get())
+    }
+
     /// Shows all items from `first` to `last`, until the visitor has seen enough.
     pub fn scan(&self, first: Key, last: Key, visit: &mut Visit<'_>) -> Losses {
         let wanted = KeyRange::through(first, last);

@@ -32,6 +32,8 @@ pub struct Doubts {
     pub contradicts: bool,
     /// Some of its items lay in tree blocks that are gone.
     pub is_incomplete: bool,
+    /// An extent of it is marked as preallocated, but has checksums: data was written there.
+    pub is_preallocation_written: bool,
     /// Some of its extents lost their items, and were found by what the extent tree says.
     pub is_by_back_reference: bool,
 }
@@ -39,7 +41,8 @@ pub struct Doubts {
 impl Doubts {
     /// The worst of them.
     pub fn worst(&self) -> Trust {
-        let is_odd = self.contradicts || self.is_incomplete || self.is_by_back_reference;
+        let is_odd =
+            self.contradicts || self.is_incomplete || self.is_by_back_reference || self.is_preallocation_written;
         let odd = if is_odd { Trust::Doubtful } else { Trust::Proved };
         [self.name, self.inode, self.xattrs, self.content, odd].into_iter().max().unwrap_or_default()
     }
@@ -86,6 +89,7 @@ impl Doubts {
         let flags = [
             (self.contradicts, "what tree blocks say about it contradicts itself"),
             (self.is_incomplete, "tree blocks are lost that may have had more of it"),
+            (self.is_preallocation_written, "an extent of it is marked as preallocated, but has checksums of data"),
             (self.is_by_back_reference, "its list of extents has a gap, which the extent tree fills"),
         ];
         reasons.extend(flags.iter().filter(|(is_so, _)| *is_so).map(|(_, reason)| (*reason).to_owned()));

@@ -124,6 +124,7 @@ impl Wreck {
             (0..wreck.devices.len()).map(|place| superblocks::is_behind(&copies, place, &wreck.superblock)).collect();
         wreck.note_behind(&behind);
         wreck.find_log(&copies);
+        wreck.correct_levels();
         Ok(wreck)
     }
 
@@ -138,8 +139,10 @@ impl Wreck {
         for sb in primaries.filter_map(|copy| copy.remains.as_deref()).filter(is_of_last) {
             let (at, generation) = (Logical(sb.log_root.get()), last.generation.get().saturating_add(1));
             let root = Expect::root(TreeId::TREE_LOG, at, Some(sb.log_root_level), Some(generation));
-            if at.0 != 0 && self.block(&root).is_some_and(|block| block.quality == Quality::Good) {
-                (self.superblock.log_root, self.superblock.log_root_level) = (sb.log_root, sb.log_root_level);
+            let block = self.block(&root).filter(|block| at.0 != 0 && block.quality.trust() == Trust::Proved);
+            if let Some(block) = block {
+                let level = block.node.level().get();
+                (self.superblock.log_root, self.superblock.log_root_level) = (sb.log_root, level);
                 self.notes.push("the log is that of a damaged primary superblock".to_owned());
                 return;
             }
@@ -149,6 +152,24 @@ impl Wreck {
              be missing"
                 .to_owned(),
         );
+    }
+
+    /// Gives the roots that the superblock names the levels of their blocks.
+    fn correct_levels(&mut self) {
+        let sb = &self.superblock;
+        let generation = sb.generation.get();
+        let roots = [
+            (TreeId::ROOT, sb.root.get(), sb.root_level, generation),
+            (TreeId::CHUNK, sb.chunk_root.get(), sb.chunk_root_level, sb.chunk_root_generation.get()),
+            (TreeId::TREE_LOG, sb.log_root.get(), sb.log_root_level, generation.saturating_add(1)),
+        ];
+        let levels = roots.map(|(tree, at, level, generation)| {
+            let want = Expect::root(tree, Logical(at), Some(level), Some(generation));
+            let block = self.block(&want).filter(|block| at != 0 && block.quality == Quality::Good);
+            block.map_or(level, |block| block.node.level().get())
+        });
+        let sb = &mut self.superblock;
+        [sb.root_level, sb.chunk_root_level, sb.log_root_level] = levels;
     }
 
     /// Remembers which devices have missed commits. Where the filesystem needs them nevertheless, they count as whole.
@@ -468,7 +489,8 @@ impl Wreck {
         if let Some(known) = self.cache.get(&identity) {
             return known;
         }
-        let found = self.read_block(want).map(Arc::new);
+        let read = self.read_block(want);
+        let found = read.and_then(|block| self.with_level_confirmed(block, want)).map(Arc::new);
         self.cache.put(identity, found.clone(), self.nodesize());
         found
     }
@@ -544,6 +566,12 @@ impl Wreck {
     pub(crate) fn note_extents(&self, extents: Root) {
         *self.extents.lock() = Some(extents);
         self.stand_ins.lock().clear();
+        self.cache.clear();
+    }
+
+    /// The root of the extent tree of the last commit, where that is known.
+    pub(crate) fn extent_root(&self) -> Option<Root> {
+        *self.extents.lock()
     }
 
     /// Leaves that a scan has found and that stand for what a lost block had.
@@ -590,7 +618,7 @@ impl Wreck {
 }
 
 /// The generation of a tree block and the trees that it belongs to, by its extent item.
-fn tree_block(key: Key, data: &[u8]) -> Option<(u64, Vec<u64>)> {
+pub(crate) fn tree_block(key: Key, data: &[u8]) -> Option<(u64, Vec<u64>)> {
     let (item, mut rest) = ExtentItem::read_from_prefix(data).ok()?;
     if key.kind == KeyType::EXTENT_ITEM {
         (_, rest) = TreeBlockInfo::read_from_prefix(rest).ok()?;

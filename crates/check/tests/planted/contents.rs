@@ -82,6 +82,11 @@ pub const PLANTS: &[Plant] = &[
         });
         e.edit(position.leaf, |leaf| leaf.item_mut(position.slot)[0] = 1);
     }),
+    ("name-impossible", |e| {
+        let named = |item: Item<'_>| item.is_inner(KeyType::INODE_REF) && item.key().objectid > 256;
+        let ItemPosition { leaf, slot } = e.find(SUBVOLUME, named);
+        e.edit(leaf, |leaf| leaf.item_mut(slot)[10] = b'/');
+    }),
     ("file-extent-overlap", |e| {
         let wanted = |item: Item<'_>| item.is_last() && item.is(KeyType::EXTENT_DATA) && item.key().offset > 0;
         e.change(SUBVOLUME, wanted, |extent: &mut FileExtent| {
@@ -97,6 +102,13 @@ pub const PLANTS: &[Plant] = &[
         e.change(SUBVOLUME, is_regular, |extent: &mut FileExtent| {
             extent.body.offset = (extent.body.offset.get() + (1 << 20)).into();
         });
+    }),
+    ("file-extent-empty", |e| {
+        let alone = |item: Item<'_>| is_regular(item) && item.next().is_some_and(|next| !next.is(KeyType::EXTENT_DATA));
+        e.change(SUBVOLUME, alone, |extent: &mut FileExtent| extent.body.num_bytes = 0.into());
+    }),
+    ("checksum-unwritten", |e| {
+        e.change(SUBVOLUME, is_regular, |extent: &mut FileExtent| extent.head.kind = file_extent_type::PREALLOC);
     }),
     // Nothing is packed without checksums.
     ("file-extent-packing", |e| {

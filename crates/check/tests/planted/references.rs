@@ -108,6 +108,13 @@ pub const PLANTS: &[Plant] = &[
             extent.flags = (extent.flags.get() ^ extent_flags::FULL_BACKREF).into();
         });
     }),
+    ("full-backref-extra", |e| {
+        let root = e.root(TreeId::CSUM).get();
+        let is_it = |item: Item<'_>| item.is(KeyType::METADATA_ITEM) && item.key().objectid == root;
+        e.change(TreeId::EXTENT, is_it, |extent: &mut ExtentItem| {
+            extent.flags = (extent.flags.get() ^ extent_flags::FULL_BACKREF).into();
+        });
+    }),
     ("checksum-missing", |e| {
         let position = e.find(TreeId::CSUM, |item| item.data().len() > 4);
         e.edit(position.leaf, |leaf| leaf.resize_item(position.slot, leaf.item_len(position.slot) - 4));

@@ -146,7 +146,28 @@ pub fn symlinks(test: &str, options: &[&str]) -> Option<Arc<MemoryDevice>> {
     made_with(test, 160 << 20, &[&["-n", "4096"], options].concat(), SYMLINKS)
 }
 
-fn made(test: &str, script: &str) -> Option<Arc<MemoryDevice>> {
+/// Makes files and directories in leaves that a snapshot shares, and that have room, because `$PADS` other files were
+/// removed. A name with an underscore is the name that a repair makes up for one with a slash there.
+const NAMES: &str = r#"
+set -e
+btrfs subvolume create sv > /dev/null; mkdir sv/tree; cd sv/tree
+for i in $(seq $PADS); do
+    echo "pad $i" > pad-$(printf %03d $i); [ $i -gt 60 ] || echo "file $i" > file-$(printf %03d $i)
+done
+for name in subdir other _irs; do mkdir $name; echo "in $name" > $name/inner; done
+for name in _lash _ __ nu_l hard-a; do echo "content of $name" > $name; done
+ln hard-a hard-b; ln hard-a other/hard-c; ln -s target symlink
+for name in nested _ested; do btrfs subvolume create $name > /dev/null; echo "in $name" > $name/inner; done
+cd ../..; sync; rm sv/tree/pad-*; sync; btrfs subvolume snapshot sv snap > /dev/null; sync
+"#;
+
+/// An image with such names, or `None` as above. The number of files that were removed moves the ends of the leaves.
+pub fn names(test: &str, removed: usize) -> Option<Arc<MemoryDevice>> {
+    made(test, &format!("PADS={removed}{NAMES}"))
+}
+
+/// An image with what a script makes in it, or `None` as above.
+pub fn made(test: &str, script: &str) -> Option<Arc<MemoryDevice>> {
     made_with(test, 160 << 20, &["-n", "4096"], script)
 }
 

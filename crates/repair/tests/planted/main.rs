@@ -1,7 +1,9 @@
 //! Every finding of the checker's table, planted, repaired, and taken back.
 
+mod file_extents;
 mod half_deleted;
 mod kernel;
+mod misnamed;
 mod parted;
 #[path = "../../../check/tests/planted/plants.rs"]
 mod plants;

@@ -4,11 +4,12 @@ use crate::kernel::{judged, shown, write_image};
 use crate::{actions, devices, support, text};
 use butterfs_check::Report;
 use butterfs_device::MemoryDevice;
+use butterfs_ondisk::chunk::STRIPE_LEN;
 use butterfs_ondisk::header::{HEADER_LEN, ITEM_LEN};
 use butterfs_ondisk::items::{
-    DirItem, FileExtent, FileExtentHead, InodeItem, RootItem, block_group_flags as bits, compression,
+    DirItem, ExtentItem, FileExtent, FileExtentHead, InodeItem, RootItem, block_group_flags as bits, compression,
 };
-use butterfs_ondisk::items::{file_extent_type, inode_flags};
+use butterfs_ondisk::items::{extent_flags, file_extent_type, inode_flags};
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Generation, Key, KeyType, TreeId};
 use butterfs_repair::{Options, Start, apply, plan};
@@ -280,7 +281,60 @@ const CASES: &[Case] = &[
         },
         Lost::Nothing,
     ),
+    ("the place of a chunk of data", |editor| move_chunk(editor, bits::DATA), Lost::Nothing),
+    ("the place of one copy of a chunk of trees", |editor| move_chunk(editor, bits::METADATA), Lost::Nothing),
+    ("the level in a subvolume's root item", |editor| change_level(editor, SUBVOLUME), Lost::Nothing),
+    ("the level in the top level's root item", |editor| change_level(editor, TreeId::FS), Lost::Nothing),
+    ("the level in the checksum tree's root item", |editor| change_level(editor, TreeId::CSUM), Lost::Nothing),
+    ("the level in the extent tree's root item", |editor| change_level(editor, TreeId::EXTENT), Lost::Nothing),
+    ("the level of the root tree", |editor| editor.superblock(|sb| sb.root_level ^= 2), Lost::Nothing),
+    (
+        "a pointer that leads where the next one does",
+        |editor| {
+            editor.edit(editor.root(SUBVOLUME), |node| {
+                let (at, generation) = node.child(2);
+                node.set_child(1, at, generation);
+            });
+        },
+        Lost::Nothing,
+    ),
+    (
+        "the address in a pointer",
+        |editor| {
+            let elsewhere = editor.root(TreeId::CSUM);
+            editor.edit(editor.root(SUBVOLUME), |node| node.set_child(1, elsewhere, node.child(1).1));
+        },
+        Lost::Nothing,
+    ),
+    (
+        "full back references of a tree that nothing shares",
+        |editor| {
+            let blocks = editor.blocks(TreeId::CSUM);
+            for block in blocks {
+                let is_it = |item: Item<'_>| item.is(KeyType::METADATA_ITEM) && item.key().objectid == block.get();
+                editor.change(TreeId::EXTENT, is_it, |extent: &mut ExtentItem| {
+                    extent.flags = (extent.flags.get() | extent_flags::FULL_BACKREF).into();
+                });
+            }
+        },
+        Lost::Nothing,
+    ),
 ];
+
+/// Has the first stripe of a chunk begin one stripe later, in the chunk tree alone.
+fn move_chunk(editor: &Editor, kind: u64) {
+    let map = editor.volume.chunk_map();
+    let chunk = map.iter().find(|chunk| chunk.kind & kind != 0).expect("it has both");
+    let position = editor.find(TreeId::CHUNK, |item| item.key() == chunk.key());
+    let mut moved = chunk.clone();
+    moved.stripes[0].physical = moved.stripes[0].physical.plus(STRIPE_LEN);
+    editor.edit(position.leaf, |leaf| leaf.item_mut(position.slot).copy_from_slice(&moved.encode()));
+}
+
+fn change_level(editor: &Editor, tree: TreeId) {
+    let is_it = |item: Item<'_>| item.is(KeyType::ROOT_ITEM) && item.key().objectid == tree.get();
+    editor.change(TreeId::ROOT, is_it, |root: &mut RootItem| root.level ^= 2);
+}
 
 fn settle(
     base: &Arc<MemoryDevice>,

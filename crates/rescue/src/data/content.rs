@@ -18,6 +18,8 @@ use std::ops::{ControlFlow, Range};
 
 /// Extents of a file that are not in the extent tree, as far as they are looked at one by one.
 const MOST_STRANGE: usize = 64;
+/// Preallocated extents of a file that are read all the same.
+const MOST_UNMARKED: usize = 4096;
 /// The longest extent that any writer makes.
 const LONGEST_WRITTEN: u64 = 128 << 20;
 /// The longest file: lengths are signed numbers of 64 bits.
@@ -50,7 +52,20 @@ pub struct Content {
     pub(super) doubted: Vec<u64>,
     /// Places in the file of extents that are not believed.
     pub(super) skipped: Vec<u64>,
+    /// Places in the file, ascending, of extents that are marked as preallocated and have data nevertheless.
+    pub(super) unmarked: Vec<u64>,
     pub(super) doubts: Doubts,
+}
+
+/// The checksums of an extent that is marked as preallocated: it shows zeros, and should have none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Preallocation {
+    /// It has none, or they may be those of other files.
+    Sound,
+    /// All that it shows has checksums, and fits them: its mark is wrong.
+    Written,
+    /// It has some.
+    Contradictory,
 }
 
 /// The bytes of a file's extents, as its inode counts them.
@@ -131,6 +146,7 @@ impl Reader<'_> {
         let flags = inode.item.map_or(0, |item| item.flags.get());
         let (mut ranges, mut end): (Vec<Range<u64>>, u64) = (Vec::new(), 0);
         let (mut reaches_beyond, mut strange, mut doubted) = (false, Vec::new(), Vec::new());
+        let (mut unmarked, mut is_preallocation_written) = (Vec::new(), false);
         let mut listed: Vec<Range<u64>> = Vec::new();
         let sector = self.tree.wreck.sectorsize();
         let mut account = Account::default();
@@ -149,8 +165,19 @@ impl Reader<'_> {
             if doubted.len() < MOST_STRANGE && trust == Trust::Doubtful {
                 doubted.push(extent.start);
             }
-            let has_data =
-                extent.kind == ExtentKind::Inline || (extent.kind == ExtentKind::Regular && !extent.is_hole());
+            let preallocation = match self.preallocation(&extent, flags & inode_flags::NODATASUM != 0) {
+                Preallocation::Written if unmarked.len() == MOST_UNMARKED => Preallocation::Contradictory,
+                found => found,
+            };
+            is_preallocation_written |= preallocation != Preallocation::Sound;
+            if preallocation == Preallocation::Written {
+                unmarked.push(extent.start);
+            }
+            let has_data = match extent.kind {
+                ExtentKind::Inline => true,
+                ExtentKind::Regular => !extent.is_hole(),
+                ExtentKind::Prealloc => preallocation == Preallocation::Written,
+            };
             let until = match extent.kind {
                 ExtentKind::Inline => extent.ram_bytes.min(sector),
                 _ => extent.end(),
@@ -177,7 +204,8 @@ impl Reader<'_> {
         let gone = stored.saturating_sub(account.bytes);
         let unaccounted = gone.min(holes);
         let is_odd = stored != account.bytes && unaccounted == 0 && bad_items == 0;
-        let doubts = Doubts { content: account.trust, contradicts: is_odd || !strange.is_empty(), ..Doubts::default() };
+        let contradicts = is_odd || !strange.is_empty();
+        let doubts = Doubts { content: account.trust, contradicts, is_preallocation_written, ..Doubts::default() };
         let recovered = Vec::new();
         let mut content = Content {
             ino,
@@ -193,6 +221,7 @@ impl Reader<'_> {
             strange,
             doubted,
             skipped,
+            unmarked,
             doubts,
         };
         // A number from a damaged block counts too, if it is just what the extent tree has for the holes.
@@ -205,6 +234,30 @@ impl Reader<'_> {
             self.recover(&mut content, gone);
         }
         content
+    }
+
+    /// The judgement of checksums on an extent that is marked as preallocated. Only those of the file's own time count.
+    fn preallocation(&self, extent: &FileExtent, has_no_checksums: bool) -> Preallocation {
+        let is_marked = extent.kind == ExtentKind::Prealloc && extent.is_on_disk();
+        let are_own = self.since.as_ref().is_none_or(|since| since.has_own_checksums);
+        if !is_marked || has_no_checksums || !are_own || extent.disk_len > LARGEST_EXTENT {
+            return Preallocation::Sound;
+        }
+        // A compressed extent has checksums for all that is stored.
+        let (at, len) = match extent.compression {
+            0 => (Logical(extent.at.0.saturating_add(extent.offset)), extent.len),
+            _ => (extent.at, extent.disk_len),
+        };
+        if len == 0 || !self.has_any_checksum(at, len) {
+            return Preallocation::Sound;
+        }
+        let as_regular = FileExtent { kind: ExtentKind::Regular, ..*extent };
+        // Of an older root the checksums may be those of newer files, if no extent tree says whose the place is.
+        let is_of_file = self.since.is_some() || (self.extents.is_some() && self.is_in_extent_tree(extent));
+        if is_of_file && self.is_reachable(&as_regular) && self.is_verified(at, len) {
+            return Preallocation::Written;
+        }
+        Preallocation::Contradictory
     }
 
     /// Whether the extent tree has this extent, as far as that can be read.

@@ -239,7 +239,12 @@ impl<'a> Reader<'a> {
         take: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let sector = self.tree.wreck.sectorsize();
+        let is_unmarked = content.unmarked.binary_search(&extent.start).is_ok();
         match extent.kind {
+            ExtentKind::Prealloc if is_unmarked => {
+                let extent = FileExtent { kind: ExtentKind::Regular, ..*extent };
+                return self.read_extent(content, &extent, inline, outcome, take);
+            }
             ExtentKind::Prealloc => return Ok(()),
             ExtentKind::Regular if extent.is_hole() => return Ok(()),
             ExtentKind::Inline => {
@@ -415,6 +420,32 @@ impl<'a> Reader<'a> {
             };
             states.iter().all(fits)
         })
+    }
+
+    /// Whether all of these bytes have checksums, and fit them.
+    fn is_verified(&self, at: Logical, len: u64) -> bool {
+        (0..len).step_by(PIECE as usize).all(|done| {
+            let (_, states) = self.stored(Logical(at.0.saturating_add(done)), (len - done).min(PIECE), true);
+            states.iter().all(|state| *state == Sector::Verified)
+        })
+    }
+
+    /// Whether any of these bytes has a checksum.
+    fn has_any_checksum(&self, at: Logical, len: u64) -> bool {
+        let Some(tree) = &self.checksums else { return false };
+        let wreck = self.tree.wreck;
+        let (sector, width) = (wreck.sectorsize(), wreck.checksum().len());
+        // No item is longer than a leaf.
+        let reach = wreck.nodesize() as u64 / width as u64 * sector;
+        let key = |offset| Key::new(objectid::EXTENT_CSUM, KeyType::EXTENT_CSUM, offset);
+        let (first, last) = (key(at.0.saturating_sub(reach)), key(at.0.saturating_add(len - 1)));
+        let mut has_any = false;
+        tree.scan(first, last, &mut |key, data, _| {
+            let end = key.offset.saturating_add((data.len() / width) as u64 * sector);
+            has_any = key.offset >= at.0 || end > at.0;
+            if has_any { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        has_any
     }
 
     /// Whether the checksum tree can be read where it has the checksums of these bytes.

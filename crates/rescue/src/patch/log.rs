@@ -40,7 +40,8 @@ pub fn contents(wreck: &Wreck) -> Vec<Logged> {
     }
     let roots = Roots::assemble(wreck);
     let (at, level) = (sb.log_root.get(), Some(sb.log_root_level));
-    let logs = Tree::new(wreck, Root { tree: TreeId::TREE_LOG, at, level, generation: None });
+    let generation = Some(sb.generation.get().saturating_add(1));
+    let logs = Tree::new(wreck, Root { tree: TreeId::TREE_LOG, at, level, generation });
     logs.scan(Key::MIN, Key::MAX, &mut |key, data, _| {
         let item = RootItem::parse(data).filter(|_| key.kind == KeyType::ROOT_ITEM);
         if let Some(item) = item {

@@ -3,7 +3,7 @@
 
 use super::{Event, Linked, ROOT_DIRECTORY, Restorer};
 use crate::data::Grade;
-use crate::sink::{Made, safe_name, shown};
+use crate::sink::{Made, Path, safe_name, shown};
 use crate::subvolume::{self, DIRECTORY, Target};
 use crate::trust::Trust;
 use butterfs_ondisk::items::InodeItem;
@@ -14,6 +14,8 @@ use zerocopy::FromBytes;
 
 /// Directories on the way from an inode to the top.
 const DEEPEST: usize = 512;
+/// Names that are tried for something whose own is taken.
+const MOST_ASIDE: usize = 1000;
 
 impl Restorer<'_> {
     /// Restores what nothing has led to: inodes of all subvolumes that were gone into, then subvolumes inside of `top`,
@@ -107,20 +109,66 @@ impl Restorer<'_> {
         if thing.is_directory() {
             return self.walk(id, ino, &mut path.clone(), false);
         }
-        let name = thing.inode.names.first().cloned();
-        let made = self.inode(id, thing, &path)?;
-        if let Some((parent, name)) = &name {
+        let made = self.inode_at(id, &thing, &path)?;
+        if matches!(made, Some(Made::Kept | Made::Taken)) {
+            self.aside(id, ino, &path, &mut |run, path| run.inode_at(id, &thing, path))?;
+        }
+        if let Some((parent, name)) = thing.inode.names.first() {
             self.name_made(id, ino, (*parent, name));
         }
-        if made == Some(Made::Kept) {
-            self.summary.is_made_aside();
-            let aside = lost_path(&place, ino, path.last().map(Vec::as_slice).unwrap_or_default());
-            self.make_way(&aside)?;
-            if let Some(thing) = self.thing(id, ino, None) {
-                self.inode(id, thing, &aside)?;
-            }
-        }
         Ok(())
+    }
+
+    /// Has `make` make something at a path; aside, if this run has made something else there. What was there before
+    /// stays.
+    pub(super) fn unless_taken(
+        &mut self,
+        id: TreeId,
+        ino: u64,
+        path: &Path,
+        make: &mut dyn FnMut(&mut Self, &Path) -> io::Result<Option<Made>>,
+    ) -> io::Result<Option<Made>> {
+        match make(self, path)? {
+            Some(Made::Taken) => self.aside(id, ino, path, make),
+            Some(Made::Kept) => Ok(self.keep(path)),
+            made => Ok(made),
+        }
+    }
+
+    /// Tells that something stays, which has a name.
+    fn keep(&mut self, path: &Path) -> Option<Made> {
+        self.summary.find_in_the_way(path);
+        (self.tell)(Event::Kept(path));
+        Some(Made::Kept)
+    }
+
+    /// Has `make` make something whose name is taken under one in `lost+found` that nothing has: subvolume, inode and
+    /// name, and a number if need be.
+    fn aside(
+        &mut self,
+        id: TreeId,
+        ino: u64,
+        path: &Path,
+        make: &mut dyn FnMut(&mut Self, &Path) -> io::Result<Option<Made>>,
+    ) -> io::Result<Option<Made>> {
+        let place = self.place_of(id).cloned().unwrap_or_default();
+        let name = path.last().map(Vec::as_slice).unwrap_or_default();
+        for number in 1..=MOST_ASIDE {
+            let number = if number == 1 { String::new() } else { format!("{number}-") };
+            let name = safe_name(&[format!("{id}-{ino}-{number}").as_bytes(), name].concat());
+            let aside = [&place[..], &[b"lost+found".to_vec(), name][..]].concat();
+            self.make_way(&aside)?;
+            let made = make(self, &aside)?;
+            if matches!(made, Some(Made::Kept | Made::Taken)) {
+                continue;
+            }
+            if made.is_some_and(Made::is_there) {
+                self.summary.aside += 1;
+                (self.tell)(Event::Aside(path, &aside));
+            }
+            return Ok(made);
+        }
+        Ok(self.keep(path))
     }
 
     /// Notes that a name of an inode was restored.
@@ -183,7 +231,7 @@ impl Restorer<'_> {
             return Ok(());
         }
         match self.thing(id, ino, None) {
-            Some(thing) => self.inode(id, thing, &path).map(drop),
+            Some(thing) => self.inode(id, &thing, &path).map(drop),
             None => Ok(()),
         }
     }
@@ -245,9 +293,4 @@ impl Restorer<'_> {
             [b"lost+found".to_vec(), format!("{}-{at}", if at == ino { "inode" } else { "directory" }).into_bytes()];
         [place, &top[..], &names[..]].concat()
     }
-}
-
-fn lost_path(place: &[Vec<u8>], ino: u64, name: &[u8]) -> Vec<Vec<u8>> {
-    let name = safe_name(&[format!("{ino}-").as_bytes(), name].concat());
-    [place, &[b"lost+found".to_vec(), name][..]].concat()
 }

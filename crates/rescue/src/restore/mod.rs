@@ -355,7 +355,7 @@ impl<'a> Restorer<'a> {
                     (self.tell)(Event::Restoring(path));
                     return self.open(tree, thing, path, false, stack);
                 }
-                self.inode(tree, thing, path)?;
+                self.inode(tree, &thing, path)?;
                 self.name_made(tree, ino, (parent.1, &entry.name));
                 Ok(())
             }
@@ -376,8 +376,10 @@ impl<'a> Restorer<'a> {
             return Ok(false);
         };
         (self.tell)(Event::Restoring(path));
-        let made = if self.wanted.dry_run { Ok(Made::Yes) } else { self.sink.link(path, &first) };
-        let made = self.note(path, made)?;
+        let made = self.unless_taken(id, ino, path, &mut |run, path| {
+            let made = if run.wanted.dry_run { Ok(Made::Yes) } else { run.sink.link(path, &first) };
+            run.note(path, made)
+        })?;
         self.summary.links += u64::from(made.is_some_and(Made::is_there));
         if let Some(finding) = finding.filter(|_| made.is_some_and(|made| made != Made::Kept)) {
             (self.tell)(Event::Linked(path, &finding.reasons));
@@ -386,8 +388,13 @@ impl<'a> Restorer<'a> {
         Ok(true)
     }
 
-    /// Restores what is no directory.
-    fn inode(&mut self, id: TreeId, thing: Thing, path: &Path) -> io::Result<Option<Made>> {
+    /// Restores what is no directory; beside what this run has made of its name.
+    fn inode(&mut self, id: TreeId, thing: &Thing, path: &Path) -> io::Result<Option<Made>> {
+        self.unless_taken(id, thing.ino, path, &mut |run, path| run.inode_at(id, thing, path))
+    }
+
+    /// Restores what is no directory, if nothing has its name.
+    fn inode_at(&mut self, id: TreeId, thing: &Thing, path: &Path) -> io::Result<Option<Made>> {
         let Some(tree) = self.tree(id) else { return Ok(None) };
         self.visit(id, thing.ino);
         self.lose(id, thing.inode.losses.clone());
@@ -397,15 +404,15 @@ impl<'a> Restorer<'a> {
         }
         let before = self.summary.findings.len();
         let made = match thing.attributes.mode & TYPE_MASK {
-            REGULAR => self.file(id, &thing, path)?,
-            SYMLINK => self.symlink(&tree, &thing, path)?,
-            _ => self.special(&thing, path)?,
+            REGULAR => self.file(id, thing, path)?,
+            SYMLINK => self.symlink(&tree, thing, path)?,
+            _ => self.special(thing, path)?,
         };
         if thing.has_links() && made.is_some_and(Made::is_there) {
             let left = if self.wanted.orphans { thing.inode.names.clone() } else { Vec::new() };
             let known = thing.inode.names.len() as u64;
             let count = thing.inode.item.map_or(known, |item| u64::from(item.nlink.get()));
-            let finding = self.summary.findings.get(before).cloned();
+            let finding = Finding::of_all(&self.summary.findings[before..]);
             let linked = Linked { first: path.to_vec(), left, count, made: 0, finding };
             self.links.entry((id, thing.ino)).or_insert(linked);
         }
@@ -542,8 +549,16 @@ impl<'a> Restorer<'a> {
         if self.expects_older { doubts.expecting_older() } else { doubts }
     }
 
-    /// Tells what became of something; `None`: it could not be made, and errors are ignored.
+    /// Tells what became of something; `None`: it could not be made, and errors are ignored. Whoever has it made tells
+    /// that its name is taken.
     fn note(&mut self, path: &Path, made: io::Result<Made>) -> io::Result<Option<Made>> {
+        let lacking = self.sink.lacking();
+        if !lacking.is_empty() && made.as_ref().is_ok_and(|made| made.is_there()) {
+            if self.summary.attributes_missing < MOST_TOLD {
+                (self.tell)(Event::Lacking(path, &lacking));
+            }
+            self.summary.find_lacking(path, lacking);
+        }
         match made {
             Ok(Made::Yes) => Ok(Some(Made::Yes)),
             Ok(Made::Same) => {
@@ -551,12 +566,7 @@ impl<'a> Restorer<'a> {
                 (self.tell)(Event::Kept(path));
                 Ok(Some(Made::Same))
             }
-            Ok(Made::Kept) => {
-                self.summary.find_in_the_way(path);
-                (self.tell)(Event::Kept(path));
-                Ok(Some(Made::Kept))
-            }
-            Ok(Made::LeftOut) => Ok(Some(Made::LeftOut)),
+            Ok(made @ (Made::Kept | Made::Taken | Made::LeftOut)) => Ok(Some(made)),
             Err(error) if is_final(&error) || !self.wanted.ignore_errors => {
                 Err(io::Error::new(error.kind(), format!("{}: {error}", shown(path))))
             }
@@ -568,6 +578,9 @@ impl<'a> Restorer<'a> {
         }
     }
 }
+
+/// Things without some of their attributes that are told one by one.
+const MOST_TOLD: u64 = 100;
 
 /// The number of the top directory of every subvolume.
 pub const ROOT_DIRECTORY: u64 = 256;

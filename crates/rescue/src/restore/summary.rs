@@ -30,6 +30,10 @@ pub enum Event<'a> {
     Unreached(&'a Path),
     /// A name that leads elsewhere was replaced.
     Renamed(&'a Path, &'a [u8]),
+    /// It did not get all of its attributes, for these reasons.
+    Lacking(&'a Path, &'a [String]),
+    /// Something whose name is taken got another one: the path of its own, and the one that it got.
+    Aside(&'a Path, &'a Path),
     /// Something could not be made.
     Failed(&'a Path, &'a io::Error),
     /// A sentence about something that went wrong beside the content.
@@ -60,6 +64,18 @@ pub struct Finding {
     pub reasons: Vec<String>,
     /// It was restored all the same.
     pub restored: bool,
+}
+
+impl Finding {
+    /// The sentences of several findings about one thing.
+    pub(super) fn of_all(findings: &[Finding]) -> Option<Finding> {
+        let mut whole = findings.first()?.clone();
+        for other in &findings[1..] {
+            whole.grade = whole.grade.max(other.grade);
+            whole.reasons.extend(other.reasons.iter().cloned());
+        }
+        Some(whole)
+    }
 }
 
 /// Why something that was there before counts as not restored.
@@ -108,6 +124,10 @@ pub struct Summary {
     pub in_the_way: u64,
     /// Things whose names lead elsewhere or are too long, and were replaced.
     pub renamed: u64,
+    /// Things that got another name in `lost+found`, because their own is that of another one.
+    pub aside: u64,
+    /// Things that the target did not give all of their attributes.
+    pub attributes_missing: u64,
     /// Things that no directory led to, subvolumes among them.
     pub orphans: u64,
     /// Things that could not be made.
@@ -146,6 +166,8 @@ impl Summary {
             (&mut self.kept, other.kept),
             (&mut self.in_the_way, other.in_the_way),
             (&mut self.renamed, other.renamed),
+            (&mut self.aside, other.aside),
+            (&mut self.attributes_missing, other.attributes_missing),
             (&mut self.orphans, other.orphans),
             (&mut self.failed, other.failed),
             (&mut self.lost_blocks, other.lost_blocks),
@@ -181,12 +203,10 @@ impl Summary {
         self.find(path, Grade::Doubtful, vec![RENAMED.to_owned()], true);
     }
 
-    /// Takes the last note of that kind back: it got another name.
-    pub(super) fn is_made_aside(&mut self) {
-        self.in_the_way -= 1;
-        if self.findings.pop_if(|last| last.reasons == [IN_THE_WAY]).is_none() {
-            self.findings_left_out -= 1;
-        }
+    /// Notes a thing that did not get all of its attributes.
+    pub(super) fn find_lacking(&mut self, path: &Path, reasons: Vec<String>) {
+        self.attributes_missing += 1;
+        self.find(path, Grade::Partial, reasons, true);
     }
 
     /// Says in [`complete`](Summary::complete) whether everything was restored as the last commit had it.
@@ -198,6 +218,7 @@ impl Summary {
             self.lost,
             self.doubtful_others,
             self.renamed,
+            self.attributes_missing,
             self.orphans,
             self.failed,
             self.in_the_way,

@@ -47,8 +47,13 @@ impl Thing {
     /// Its doubts, and those about its content.
     pub(super) fn doubts_with(&self, content: Doubts) -> Doubts {
         let contradicts = self.doubts.contradicts || content.contradicts;
-        let is_by_back_reference = content.is_by_back_reference;
-        Doubts { content: content.content, contradicts, is_by_back_reference, ..self.doubts }
+        Doubts {
+            content: content.content,
+            contradicts,
+            is_by_back_reference: content.is_by_back_reference,
+            is_preallocation_written: content.is_preallocation_written,
+            ..self.doubts
+        }
     }
 }
 

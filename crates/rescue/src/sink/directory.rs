@@ -3,10 +3,12 @@
 //! Every step is taken from an opened directory by `openat2` that resolves no symbolic link and stays beneath it, or by
 //! a name that has no slash. Files are made anew and never opened through what is there.
 //!
-//! Invariant: a file has its name when all of it is there, so that a run that was ended leaves no part of one.
-//! Something that has the name already is compared, and counts as restored only where it is the same: content, owner,
-//! mode, time and extended attributes.
+//! Invariants: (1) a file has its name when all of it is there, so that a run that was ended leaves no part of one;
+//! (2) something that has the name already is compared, and counts as restored only where it is the same: content,
+//! owner, mode, time and extended attributes, or those of them that the target gives a new file; (3) nothing that was
+//! made here is overwritten.
 
+use super::written::{Kind, Written};
 use super::{Attributes, Incoming, Made, Moment, Path, Sink, is_safe};
 use butterfs_device::is_zero;
 use rustix::fs::{
@@ -23,8 +25,6 @@ use std::os::unix::fs::FileExt;
 
 /// Bytes of a path that are resolved at once: the kernel takes 4096.
 const LONGEST_STEP: usize = 4000;
-/// Complaints that are kept.
-const COMPLAINTS: usize = 100;
 /// The bits by which a program gets the rights of its owner or group: of nobody else.
 const SET_ID: u32 = 0o6000;
 
@@ -37,10 +37,15 @@ pub struct Directory {
     spared: Vec<(u64, u64)>,
     /// The directory that was opened last, and its path.
     last: Option<(Vec<Vec<u8>>, OwnedFd)>,
+    written: Written,
+    /// Attributes that the last thing did not get, and why.
+    lacking: Vec<String>,
     complaints: Vec<String>,
     is_root: bool,
     /// The complaint about owners was made.
     has_told_of_owners: bool,
+    /// Reasons for missing extended attributes that were told.
+    told: Vec<&'static str>,
 }
 
 impl Directory {
@@ -49,8 +54,9 @@ impl Directory {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = rustix::fs::open(path, flags, Mode::empty())?;
         let is_root = rustix::process::geteuid().is_root();
-        let (spared, last, complaints, has_told_of_owners) = Default::default();
-        Ok(Directory { top, overwrites, spared, last, complaints, is_root, has_told_of_owners })
+        let (spared, last, written, lacking, complaints) = Default::default();
+        let (has_told_of_owners, told) = Default::default();
+        Ok(Directory { top, overwrites, spared, last, written, lacking, complaints, is_root, has_told_of_owners, told })
     }
 
     /// Leaves these files alone, named by device and inode, whatever is overwritten: those that are read.
@@ -59,9 +65,27 @@ impl Directory {
         self
     }
 
-    fn complain(&mut self, what: &str, path: &Path, error: Errno) {
-        if self.complaints.len() < COMPLAINTS {
-            self.complaints.push(format!("{}: {what}: {error}", super::shown(path)));
+    /// Notes an attribute that the last thing did not get.
+    fn lack(&mut self, what: &str, error: Errno) {
+        let message = io::Error::from(error).to_string();
+        // Its number says nothing more.
+        let message = message.split(" (os error").next().unwrap_or_default();
+        self.lacking.push(format!("{what} could not be set: {message}"));
+    }
+
+    /// Notes an extended attribute that the last thing did not get. Those that no file here could get, because only
+    /// btrfs or only root has such, are told once.
+    fn lack_xattr(&mut self, path: &Path, name: &[u8], error: Errno) {
+        let what = format!("extended attribute {}", String::from_utf8_lossy(name));
+        let takes_root = !self.is_root && (name.starts_with(b"security.") || name.starts_with(b"trusted."));
+        let reason = match error {
+            Errno::OPNOTSUPP | Errno::INVAL if name.starts_with(b"btrfs.") => "only btrfs has such properties",
+            Errno::PERM if takes_root => "setting it takes root",
+            _ => return self.lack(&what, error),
+        };
+        if !self.told.contains(&reason) {
+            self.told.push(reason);
+            self.complaints.push(format!("{}: {what}: {reason}", super::shown(path)));
         }
     }
 
@@ -108,7 +132,7 @@ impl Directory {
         }
         let name = OsStr::from_bytes(name);
         match make(self.enter(parent)?, name) {
-            Err(Errno::EXIST) if self.overwrites => {
+            Err(Errno::EXIST) if self.overwrites && self.written.kind(path).is_none() => {
                 if self.there(path)?.is_some_and(|there| self.spared.contains(&(there.st_dev, there.st_ino))) {
                     let message = "it is what is being read, and is not overwritten";
                     return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
@@ -122,10 +146,13 @@ impl Directory {
         }
     }
 
-    /// Complains about an owner that could not be set: to a user who is not root once.
-    fn complain_of_owner(&mut self, path: &Path, error: Errno) {
-        if self.is_root || !std::mem::replace(&mut self.has_told_of_owners, true) {
-            self.complain("owner (other owners, and set-id bits with them, take root)", path, error);
+    /// Notes an owner that could not be set. A user who is not root cannot set any, which is told once.
+    fn lack_owner(&mut self, path: &Path, error: Errno) {
+        if self.is_root {
+            self.lack("owner", error);
+        } else if !std::mem::replace(&mut self.has_told_of_owners, true) {
+            let what = "owner (other owners, and set-id bits with them, take root)";
+            self.complaints.push(format!("{}: {what}: {error}", super::shown(path)));
         }
     }
 
@@ -137,23 +164,22 @@ impl Directory {
             let changed = rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
             if let Err(error) = changed {
                 mode &= !SET_ID;
-                self.complain_of_owner(path, error);
+                self.lack_owner(path, error);
             }
         }
         for (name, value) in &attributes.xattrs {
-            let name = OsStr::from_bytes(name);
-            if let Err(error) = rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()) {
-                self.complain(&format!("extended attribute {}", name.to_string_lossy()), path, error);
+            if let Err(error) = rustix::fs::fsetxattr(file, OsStr::from_bytes(name), value, XattrFlags::empty()) {
+                self.lack_xattr(path, name, error);
             }
         }
         if !attributes.is_wanted {
             return;
         }
         if let Err(error) = rustix::fs::fchmod(file, Mode::from_raw_mode(mode)) {
-            self.complain("mode", path, error);
+            self.lack("mode", error);
         }
         if let Err(error) = rustix::fs::futimens(file, &times(attributes)) {
-            self.complain("times", path, error);
+            self.lack("times", error);
         }
     }
 
@@ -167,8 +193,7 @@ impl Directory {
         }
     }
 
-    /// Whether what has this name has these extended attributes, and owner, mode and time if wanted. An attribute that
-    /// the filesystem has no room for at all is missing there after every run, and was complained about.
+    /// Whether what has this name has these extended attributes, and owner, mode and time if wanted.
     fn has_attributes(&mut self, path: &Path, there: &Stat, attributes: &Attributes) -> io::Result<bool> {
         let Some((name, parent)) = path.split_last() else { return Ok(false) };
         let has_owner = !self.is_root || (there.st_uid, there.st_gid) == (attributes.uid, attributes.gid);
@@ -184,7 +209,7 @@ impl Directory {
             let mut found = vec![0; value.len() + 1];
             match rustix::fs::lgetxattr(OsStr::from_bytes(&place), OsStr::from_bytes(key), &mut found[..]) {
                 Ok(len) => found[..len] == value[..],
-                Err(error) => error == Errno::OPNOTSUPP,
+                Err(_) => false,
             }
         };
         Ok(attributes.xattrs.iter().all(has))
@@ -200,7 +225,10 @@ impl Directory {
     ) -> io::Result<bool> {
         let Some((name, parent)) = path.split_last() else { return Ok(false) };
         let is_regular = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
-        if !is_regular || there.st_size as u64 != incoming.size || !self.has_attributes(path, there, attributes)? {
+        if !is_regular || there.st_size as u64 != incoming.size {
+            return Ok(false);
+        }
+        if !self.has_attributes(path, there, attributes)? && !self.is_as_new(path, there, attributes)? {
             return Ok(false);
         }
         let Ok(opened) = beneath(self.enter(parent)?, name, OFlags::RDONLY | OFlags::NONBLOCK) else {
@@ -218,28 +246,82 @@ impl Directory {
         Ok(is_same && is_hole(&file, end, incoming.size))
     }
 
-    fn is_same_link(&mut self, path: &Path, attributes: &Attributes, target: &OsStr) -> io::Result<bool> {
+    /// Whether what has this name has the attributes that the target gives a new file here.
+    fn is_as_new(&mut self, path: &Path, there: &Stat, attributes: &Attributes) -> io::Result<bool> {
         let Some((name, parent)) = path.split_last() else { return Ok(false) };
-        let own = rustix::fs::readlinkat(self.enter(parent)?, OsStr::from_bytes(name), Vec::new());
-        let Some(there) = self.there(path)?.filter(|_| own.is_ok_and(|own| own.as_bytes() == target.as_bytes())) else {
-            return Ok(false);
-        };
-        self.has_attributes(path, &there, attributes)
+        let parent = self.enter(parent)?.try_clone_to_owned()?;
+        let Ok(fresh) = Fresh::new(parent.as_fd()) else { return Ok(false) };
+        let file: OwnedFd = fresh.file.try_clone()?.into();
+        self.apply(path, &file, attributes);
+        let place = place_in(parent.as_fd(), name);
+        let own = |key: &OsStr, value: &mut [u8]| rustix::fs::fgetxattr(&file, key, value);
+        let other = |key: &OsStr, value: &mut [u8]| rustix::fs::lgetxattr(OsStr::from_bytes(&place), key, value);
+        Ok(are_alike((&rustix::fs::fstat(&file)?, &own), (there, &other), attributes))
     }
 
-    /// Has `make` make what cannot be opened, under a name that nobody looks for until it has its attributes.
+    fn has_target(&mut self, path: &Path, target: &OsStr) -> io::Result<bool> {
+        let Some((name, parent)) = path.split_last() else { return Ok(false) };
+        let own = rustix::fs::readlinkat(self.enter(parent)?, OsStr::from_bytes(name), Vec::new());
+        Ok(own.is_ok_and(|own| own.as_bytes() == target.as_bytes()))
+    }
+
+    /// The outcome for something whose name is taken, by the same thing or another one.
+    fn as_made(&mut self, path: &Path, is_same: bool) -> Made {
+        if is_same {
+            self.written.note(path, Kind::Other);
+            return Made::Same;
+        }
+        self.lacking.clear();
+        if self.written.kind(path).is_some() { Made::Taken } else { Made::Kept }
+    }
+
+    fn has_made(&mut self, path: &Path) -> Made {
+        self.written.note(path, Kind::Other);
+        Made::Yes
+    }
+
+    /// Has `make` make what cannot be opened, under a name that nobody looks for until it has its attributes. Where its
+    /// name is taken, `is_kind` says whether by the same kind of thing.
     fn make_whole(
         &mut self,
         path: &Path,
         attributes: &Attributes,
         make: impl Fn(BorrowedFd<'_>, &OsStr) -> Result<(), Errno>,
-    ) -> io::Result<bool> {
+        is_kind: impl Fn(&mut Directory, &Stat) -> io::Result<bool>,
+    ) -> io::Result<Made> {
         let Some((_, parent)) = path.split_last() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the top is a directory"));
         };
         let hidden = Hidden::new(self.enter(parent)?, make)?;
         self.apply_by_name(path, &hidden, attributes);
-        Ok(self.make(path, |parent, name| hidden.publish(parent, name))?.is_some())
+        if self.make(path, |parent, name| hidden.publish(parent, name))?.is_some() {
+            return Ok(self.has_made(path));
+        }
+        let Some(there) = self.there(path)? else { return Ok(self.as_made(path, false)) };
+        let has_attributes = self.has_attributes(path, &there, attributes)?;
+        if has_attributes {
+            self.lacking.clear();
+        }
+        let is_alike = has_attributes || self.is_as_hidden(path, &hidden, &there, attributes)?;
+        let is_same = is_alike && is_kind(self, &there)?;
+        Ok(self.as_made(path, is_same))
+    }
+
+    /// Whether what has this name has the attributes that the target has given another thing.
+    fn is_as_hidden(
+        &mut self,
+        path: &Path,
+        hidden: &Hidden,
+        there: &Stat,
+        attributes: &Attributes,
+    ) -> io::Result<bool> {
+        let Some((name, parent)) = path.split_last() else { return Ok(false) };
+        let (own, other) =
+            (place_in(hidden.parent.as_fd(), hidden.name.as_bytes()), place_in(self.enter(parent)?, name));
+        let stat = rustix::fs::statat(&hidden.parent, &*hidden.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let own = |key: &OsStr, value: &mut [u8]| rustix::fs::lgetxattr(OsStr::from_bytes(&own), key, value);
+        let other = |key: &OsStr, value: &mut [u8]| rustix::fs::lgetxattr(OsStr::from_bytes(&other), key, value);
+        Ok(are_alike((&stat, &own), (there, &other), attributes))
     }
 
     /// The same for what cannot be opened: by its name in the opened directory, behind which no link is followed.
@@ -263,13 +345,13 @@ impl Directory {
             }
         }
         if let Some((what, error)) = failed {
-            self.complain(what, path, error);
+            self.lack(what, error);
         }
         let place = place_in(parent, hidden.name.as_bytes());
         for (key, value) in &attributes.xattrs {
-            let key = OsStr::from_bytes(key);
-            if let Err(error) = rustix::fs::lsetxattr(OsStr::from_bytes(&place), key, value, XattrFlags::empty()) {
-                self.complain(&format!("extended attribute {}", key.to_string_lossy()), path, error);
+            let name = OsStr::from_bytes(key);
+            if let Err(error) = rustix::fs::lsetxattr(OsStr::from_bytes(&place), name, value, XattrFlags::empty()) {
+                self.lack_xattr(path, key, error);
             }
         }
     }
@@ -280,9 +362,20 @@ fn place_in(parent: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
     [format!("/proc/self/fd/{}/", parent.as_raw_fd()).as_bytes(), name].concat()
 }
 
-/// The outcome for something that was there before.
-fn as_made(is_same: bool) -> Made {
-    if is_same { Made::Same } else { Made::Kept }
+/// Reads an extended attribute.
+type GetXattr<'a> = &'a dyn Fn(&OsStr, &mut [u8]) -> Result<usize, Errno>;
+
+/// Whether two things have the same extended attributes of those that are wanted, and owner, mode and time if wanted.
+fn are_alike(own: (&Stat, GetXattr<'_>), other: (&Stat, GetXattr<'_>), attributes: &Attributes) -> bool {
+    let status = |stat: &Stat| (stat.st_uid, stat.st_gid, stat.st_mode, stat.st_mtime, stat.st_mtime_nsec);
+    let value = |get: GetXattr<'_>, key: &[u8], len: usize| {
+        let mut value = vec![0; len + 1];
+        get(OsStr::from_bytes(key), &mut value).map(|len| value[..len].to_vec())
+    };
+    let has_both = |(key, wanted): (&Vec<u8>, &Vec<u8>)| {
+        value(own.1, key, wanted.len()).ok() == value(other.1, key, wanted.len()).ok()
+    };
+    (!attributes.is_wanted || status(own.0) == status(other.0)) && attributes.xattrs.iter().all(has_both)
 }
 
 /// Something under a name that nobody looks for; dropped with it, unless it got its own.
@@ -382,7 +475,10 @@ impl Sink for Directory {
             made => made,
         };
         match self.make(path, make)? {
-            Some(()) => Ok(()),
+            Some(()) => {
+                self.written.note(path, Kind::Folder);
+                Ok(())
+            }
             None => Err(io::Error::new(io::ErrorKind::AlreadyExists, "something that is no directory has its name")),
         }
     }
@@ -397,23 +493,23 @@ impl Sink for Directory {
     }
 
     fn file(&mut self, path: &Path, attributes: &Attributes, incoming: Incoming<'_>) -> io::Result<Made> {
-        if let Some(there) = self.there(path)?.filter(|_| !self.overwrites) {
-            return self.is_same_file(path, &there, attributes, incoming).map(as_made);
+        let is_own = self.written.kind(path).is_some();
+        if let Some(there) = self.there(path)?.filter(|_| !self.overwrites || is_own) {
+            let is_same = self.is_same_file(path, &there, attributes, incoming)?;
+            return Ok(self.as_made(path, is_same));
         }
         let fresh = Fresh::new(self.enter(&path[..path.len().saturating_sub(1)])?)?;
         fresh.file.set_len(incoming.size)?;
         (incoming.fill)(&mut |offset, bytes| fresh.file.write_all_at(bytes, offset))?;
         self.apply(path, &fresh.file.try_clone()?.into(), attributes);
         let made = self.make(path, |parent, name| fresh.publish(parent, name))?;
-        Ok(if made.is_some() { Made::Yes } else { Made::Kept })
+        Ok(if made.is_some() { self.has_made(path) } else { self.as_made(path, false) })
     }
 
     fn symlink(&mut self, path: &Path, attributes: &Attributes, target: &[u8]) -> io::Result<Made> {
         let target = OsStr::from_bytes(target);
-        if self.make_whole(path, attributes, |parent, name| rustix::fs::symlinkat(target, parent, name))? {
-            return Ok(Made::Yes);
-        }
-        self.is_same_link(path, attributes, target).map(as_made)
+        let make = |parent: BorrowedFd<'_>, name: &OsStr| rustix::fs::symlinkat(target, parent, name);
+        self.make_whole(path, attributes, make, |sink, _| sink.has_target(path, target))
     }
 
     fn node(&mut self, path: &Path, attributes: &Attributes) -> io::Result<Made> {
@@ -421,14 +517,10 @@ impl Sink for Directory {
         let device = rustix::fs::makedev(attributes.device.0, attributes.device.1);
         let mode = Mode::RUSR | Mode::WUSR;
         let make = |parent: BorrowedFd<'_>, name: &OsStr| rustix::fs::mknodat(parent, name, kind, mode, device);
-        if self.make_whole(path, attributes, make)? {
-            return Ok(Made::Yes);
-        }
         let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
-        let is_of_kind =
-            |there: &Stat| FileType::from_raw_mode(there.st_mode) == kind && (!is_device || there.st_rdev == device);
-        let there = self.there(path)?.filter(is_of_kind);
-        Ok(as_made(there.is_some_and(|there| self.has_attributes(path, &there, attributes).unwrap_or(false))))
+        self.make_whole(path, attributes, make, |_, there| {
+            Ok(FileType::from_raw_mode(there.st_mode) == kind && (!is_device || there.st_rdev == device))
+        })
     }
 
     fn link(&mut self, path: &Path, first: &Path) -> io::Result<Made> {
@@ -441,16 +533,20 @@ impl Sink for Directory {
             rustix::fs::linkat(&from, first_name.as_os_str(), parent, name, AtFlags::empty())
         })?;
         if made.is_some() {
-            return Ok(Made::Yes);
+            return Ok(self.has_made(path));
         }
         let places = (self.there(path)?, self.there(first)?);
         let is_same =
             matches!(places, (Some(own), Some(first)) if (own.st_dev, own.st_ino) == (first.st_dev, first.st_ino));
-        Ok(as_made(is_same))
+        Ok(self.as_made(path, is_same))
     }
 
     fn finish(&mut self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(&self.top)?)
+    }
+
+    fn lacking(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lacking)
     }
 
     fn complaints(&mut self) -> Vec<String> {

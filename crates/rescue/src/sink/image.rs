@@ -15,7 +15,7 @@ pub struct Image {
     filesystem: Filesystem,
     /// The directory that was used last.
     last: Option<(Vec<Vec<u8>>, InodeId)>,
-    complaints: Vec<String>,
+    lacking: Vec<String>,
 }
 
 fn time((sec, nsec): Moment) -> SetTime {
@@ -35,7 +35,7 @@ impl Image {
         let devices = vec![device];
         mkfs(&devices, &MkfsOptions::default(), &env).map_err(|error| error.to_string())?;
         let opened = Filesystem::open(devices, Options::default(), env).map_err(|error| error.to_string())?;
-        Ok(Image { filesystem: opened, last: None, complaints: Vec::new() })
+        Ok(Image { filesystem: opened, last: None, lacking: Vec::new() })
     }
 
     /// The engine's error; where it writes nothing any more, the reason of that.
@@ -88,7 +88,7 @@ impl Image {
     }
 
     /// Owners first: they take set-id bits and capabilities away.
-    fn apply(&mut self, path: &Path, id: InodeId, attributes: &Attributes) -> io::Result<()> {
+    fn apply(&mut self, id: InodeId, attributes: &Attributes) -> io::Result<()> {
         let (uid, gid) = (attributes.uid, attributes.gid);
         let owners = SetAttr {
             uid: Some(uid).filter(|uid| *uid != u32::MAX),
@@ -99,7 +99,7 @@ impl Image {
         for (name, value) in &attributes.xattrs {
             if let Err(error) = self.filesystem.set_xattr(&ROOT, id, name, value, 0) {
                 let name = String::from_utf8_lossy(name);
-                self.complaints.push(format!("{}: extended attribute {name}: {error}", super::shown(path)));
+                self.lacking.push(format!("extended attribute {name} could not be set: {error}"));
             }
         }
         let set = SetAttr {
@@ -111,9 +111,10 @@ impl Image {
         self.filesystem.setattr(&ROOT, id, &set).map(drop).map_err(|error| self.failed(error))
     }
 
-    fn made(&mut self, path: &Path, attributes: &Attributes, made: Option<InodeId>) -> io::Result<Made> {
-        let Some(id) = made else { return Ok(Made::Kept) };
-        self.apply(path, id, attributes)?;
+    fn made(&mut self, attributes: &Attributes, made: Option<InodeId>) -> io::Result<Made> {
+        // The image is new: what is there was made before.
+        let Some(id) = made else { return Ok(Made::Taken) };
+        self.apply(id, attributes)?;
         Ok(Made::Yes)
     }
 }
@@ -130,11 +131,11 @@ impl Sink for Image {
 
     fn leave(&mut self, path: &Path, attributes: &Attributes) -> io::Result<()> {
         let id = self.directory_at(path)?;
-        self.apply(path, id, attributes)
+        self.apply(id, attributes)
     }
 
     fn file(&mut self, path: &Path, attributes: &Attributes, incoming: Incoming<'_>) -> io::Result<Made> {
-        let Some(id) = self.make(path, attributes, &[])? else { return Ok(Made::Kept) };
+        let Some(id) = self.make(path, attributes, &[])? else { return Ok(Made::Taken) };
         let size = SetAttr { size: Some(incoming.size), ..SetAttr::default() };
         self.filesystem.setattr(&ROOT, id, &size).map_err(|error| self.failed(error))?;
         (incoming.fill)(&mut |offset, bytes| {
@@ -145,17 +146,17 @@ impl Sink for Image {
             }
             Ok(())
         })?;
-        self.made(path, attributes, Some(id))
+        self.made(attributes, Some(id))
     }
 
     fn symlink(&mut self, path: &Path, attributes: &Attributes, target: &[u8]) -> io::Result<Made> {
         let made = self.make(path, attributes, target)?;
-        self.made(path, attributes, made)
+        self.made(attributes, made)
     }
 
     fn node(&mut self, path: &Path, attributes: &Attributes) -> io::Result<Made> {
         let made = self.make(path, attributes, &[])?;
-        self.made(path, attributes, made)
+        self.made(attributes, made)
     }
 
     fn link(&mut self, path: &Path, first: &Path) -> io::Result<Made> {
@@ -169,7 +170,7 @@ impl Sink for Image {
                 self.filesystem.forget(made.id, 1);
                 Ok(Made::Yes)
             }
-            Err(error) if error.errno() == Errno::EEXIST => Ok(Made::Kept),
+            Err(error) if error.errno() == Errno::EEXIST => Ok(Made::Taken),
             Err(error) => Err(self.failed(error)),
         }
     }
@@ -178,7 +179,7 @@ impl Sink for Image {
         self.filesystem.shutdown().map_err(|error| self.failed(error))
     }
 
-    fn complaints(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.complaints)
+    fn lacking(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lacking)
     }
 }

@@ -1,11 +1,13 @@
 //! Where restored files go: a directory, a tar stream, a new image.
 //!
 //! Invariants: (1) a sink gets paths as components that were on a disk: it never leads outside of where it writes;
-//! (2) a directory comes before what is in it, and [`Sink::leave`] after all of that.
+//! (2) a directory comes before what is in it, and [`Sink::leave`] after all of that; (3) nothing takes the place of
+//! what the sink itself has made.
 
 mod directory;
 mod image;
 mod tar;
+mod written;
 
 pub use directory::Directory;
 pub use image::Image;
@@ -66,6 +68,8 @@ pub enum Made {
     Same,
     /// Something else with its name was there before, and stays.
     Kept,
+    /// The sink itself has made something else with its name, which stays.
+    Taken,
     /// The sink has nothing of this kind.
     LeftOut,
 }
@@ -93,6 +97,10 @@ pub trait Sink {
     fn link(&mut self, path: &Path, first: &Path) -> io::Result<Made>;
     /// Everything has been made.
     fn finish(&mut self) -> io::Result<()>;
+    /// Attributes that what was made last was to get and did not, each with the reason.
+    fn lacking(&mut self) -> Vec<String> {
+        Vec::new()
+    }
     /// Sentences about problems that made no file incomplete, since the last call.
     fn complaints(&mut self) -> Vec<String> {
         Vec::new()
@@ -123,6 +131,9 @@ impl Sink for Shared<'_> {
     }
     fn finish(&mut self) -> io::Result<()> {
         Ok(())
+    }
+    fn lacking(&mut self) -> Vec<String> {
+        self.0.lacking()
     }
     fn complaints(&mut self) -> Vec<String> {
         self.0.complaints()

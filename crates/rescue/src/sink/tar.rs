@@ -2,12 +2,11 @@
 //! extended attributes (`SCHILY.xattr`, as GNU tar and bsdtar read them), sparse files (`GNU.sparse` 1.0).
 //!
 //! Invariants: (1) the stream is written in one go, and a file has exactly as many bytes as its header says, whatever
-//! its source gives; (2) it has each path once, directories excepted, and nothing below what is no directory: nothing
-//! is replaced or led elsewhere where it is unpacked.
+//! its source gives; (2) it has each path once, and nothing below what is no directory: nothing is replaced or led
+//! elsewhere where it is unpacked.
 
+use super::written::{Kind, Written};
 use super::{Attributes, Incoming, Made, Moment, Path, Sink};
-use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::ops::Range;
 use tar::{EntryType, Header};
@@ -23,43 +22,32 @@ const LARGEST_SIZE: u64 = 0o77_777_777_777;
 pub struct Tar<W: Write> {
     out: W,
     complaints: Vec<String>,
+    lacking: Vec<String>,
     written: Written,
-}
-
-/// The paths of a stream, by their hashes, which nobody can foresee: 16 bytes each.
-#[derive(Debug, Default)]
-struct Written {
-    hashes: RandomState,
-    is_directory: HashMap<u64, bool>,
-}
-
-impl Written {
-    /// Notes a path; `false`: it is taken.
-    fn add(&mut self, path: &Path, is_directory: bool) -> io::Result<bool> {
-        let mut hasher = self.hashes.build_hasher();
-        for (index, name) in path.iter().enumerate() {
-            hasher.write(name);
-            hasher.write_u8(b'/');
-            let is_last = index + 1 == path.len();
-            match self.is_directory.get(&hasher.finish()) {
-                Some(true) if is_last => return Ok(is_directory),
-                Some(false) if is_last => return Ok(false),
-                Some(false) => return Err(io::ErrorKind::NotADirectory.into()),
-                Some(true) | None => {}
-            }
-        }
-        self.is_directory.insert(hasher.finish(), is_directory);
-        Ok(true)
-    }
 }
 
 impl<W: Write> Tar<W> {
     /// A stream that goes to `out`.
     pub fn new(out: W) -> Tar<W> {
-        Tar { out, complaints: Vec::new(), written: Written::default() }
+        Tar { out, complaints: Vec::new(), lacking: Vec::new(), written: Written::default() }
+    }
+
+    /// Notes a path of something that is no directory; `false`: it is taken.
+    fn take(&mut self, path: &Path) -> io::Result<bool> {
+        let is_free = self.written.kind(path).is_none();
+        if is_free {
+            self.written.add(path, Kind::Other)?;
+        }
+        Ok(is_free)
     }
 
     fn begin(&mut self, entry: &Entry<'_>) -> io::Result<()> {
+        let left_out = entry.xattrs_left_out();
+        self.lacking.extend(
+            left_out.map(|name| {
+                format!("extended attribute {} has no place in a tar stream", String::from_utf8_lossy(name))
+            }),
+        );
         let records = entry.records();
         if !records.is_empty() {
             let mut header = Header::new_ustar();
@@ -199,6 +187,11 @@ impl<'a> Entry<'a> {
         header
     }
 
+    /// Extended attributes whose names no record can have.
+    fn xattrs_left_out(&self) -> impl Iterator<Item = &'a Vec<u8>> + use<'a> {
+        self.attributes.xattrs.keys().filter(|name| !fits_record(name))
+    }
+
     /// The records for values that the header has no room for.
     fn records(&self) -> Vec<u8> {
         let mut records = Vec::new();
@@ -226,7 +219,7 @@ impl<'a> Entry<'a> {
             for (name, time) in [(b"mtime", mtime), (b"atime", atime), (b"ctime", ctime)] {
                 record(&mut records, name, decimal(time).as_bytes());
             }
-            for (name, value) in self.attributes.xattrs.iter().filter(|(name, _)| !name.contains(&b'=')) {
+            for (name, value) in self.attributes.xattrs.iter().filter(|(name, _)| fits_record(name)) {
                 record(&mut records, &[b"SCHILY.xattr.", &name[..]].concat(), value);
             }
         }
@@ -242,6 +235,10 @@ fn decimal((sec, nsec): Moment) -> String {
         return format!("-{whole}.{:09}", 1_000_000_000 - nsec);
     }
     format!("{sec}.{nsec:09}")
+}
+
+fn fits_record(name: &[u8]) -> bool {
+    !name.contains(&b'=')
 }
 
 /// Appends `LEN KEY=VALUE\n`, whose length counts itself.
@@ -271,8 +268,19 @@ impl<W: Write> Sink for Tar<W> {
         if path.is_empty() {
             entry.path = b"./".to_vec();
         }
-        if !self.written.add(path, true)? {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something else has the name of this directory"));
+        let kind = if attributes.is_wanted { Kind::Folder } else { Kind::PlainFolder };
+        match (self.written.kind(path), kind) {
+            (Some(Kind::Other), _) => {
+                let message = "something else has the name of this directory";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+            }
+            (Some(Kind::PlainFolder), Kind::Folder) => {
+                self.lacking.push("the stream has the directory already, without owner, mode and times".to_owned());
+                self.written.note(path, kind);
+                return Ok(());
+            }
+            (Some(_), _) => return Ok(()),
+            (None, _) => self.written.add(path, kind)?,
         }
         self.begin(&entry)
     }
@@ -282,8 +290,8 @@ impl<W: Write> Sink for Tar<W> {
     }
 
     fn file(&mut self, path: &Path, attributes: &Attributes, incoming: Incoming<'_>) -> io::Result<Made> {
-        if !self.written.add(path, false)? {
-            return Ok(Made::Kept);
+        if !self.take(path)? {
+            return Ok(Made::Taken);
         }
         let mut entry = Entry::new(EntryType::Regular, path, attributes);
         let data: u64 = incoming.ranges.iter().map(|range| range.end - range.start).sum();
@@ -308,8 +316,8 @@ impl<W: Write> Sink for Tar<W> {
     }
 
     fn symlink(&mut self, path: &Path, attributes: &Attributes, target: &[u8]) -> io::Result<Made> {
-        if !self.written.add(path, false)? {
-            return Ok(Made::Kept);
+        if !self.take(path)? {
+            return Ok(Made::Taken);
         }
         let mut entry = Entry::new(EntryType::Symlink, path, attributes);
         entry.target = Some(target.to_vec());
@@ -326,15 +334,15 @@ impl<W: Write> Sink for Tar<W> {
                 return Ok(Made::LeftOut);
             }
         };
-        if !self.written.add(path, false)? {
-            return Ok(Made::Kept);
+        if !self.take(path)? {
+            return Ok(Made::Taken);
         }
         self.begin(&Entry::new(kind, path, attributes)).map(|()| Made::Yes)
     }
 
     fn link(&mut self, path: &Path, first: &Path) -> io::Result<Made> {
-        if !self.written.add(path, false)? {
-            return Ok(Made::Kept);
+        if !self.take(path)? {
+            return Ok(Made::Taken);
         }
         let attributes = Attributes { mode: 0o644, ..Attributes::default() };
         let mut entry = Entry::new(EntryType::Link, path, &attributes);
@@ -345,6 +353,10 @@ impl<W: Write> Sink for Tar<W> {
     fn finish(&mut self) -> io::Result<()> {
         self.out.write_all(&[0; 2 * BLOCK])?;
         self.out.flush()
+    }
+
+    fn lacking(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lacking)
     }
 
     fn complaints(&mut self) -> Vec<String> {

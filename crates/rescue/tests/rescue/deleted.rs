@@ -2,10 +2,15 @@
 
 use crate::file;
 use crate::opened::scanned;
-use crate::trust::Bed;
+use crate::saved::everything;
+use crate::trust::{Bed, CALLER};
+use butterfs_device::MemoryDevice;
+use butterfs_fs::{Filesystem, InodeId};
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use butterfs_rescue::data::Grade;
+use butterfs_rescue::restore::{Event, Restorer, Selection, Summary};
 use butterfs_rescue::roots::Roots;
+use butterfs_rescue::sink::{Directory, Image, Shared, Sink, Tar};
 use butterfs_rescue::tree::Tree;
 use butterfs_rescue::undelete;
 use butterfs_testkit::kernel::{self, KernelMount, run_ok};
@@ -13,6 +18,8 @@ use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use std::fs;
 use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
 
 /// A subvolume that has been deleted, and not dropped yet, is listed among what is deleted.
 #[test]
@@ -116,4 +123,78 @@ fn a_deleted_file_without_checksums_is_partial_where_a_newer_one_lies() {
 fn a_place_that_was_given_away_and_freed_is_told() {
     let Some((left, _)) = deleted_files_by_place("deleted_reused_and_freed", true) else { return };
     assert!(left >= 3, "{left}");
+}
+
+/// Restores all deleted files into one sink, as the command does.
+fn restore_deleted(bed: &Bed, sink: &mut dyn Sink) -> Summary {
+    let wreck = bed.wreck();
+    let roots = Roots::assemble(&wreck);
+    let found = undelete::find(&wreck, &roots, &undelete::Wanted::default()).unwrap();
+    assert_eq!(found.iter().filter(|one| one.path == "d/inside5").count(), 3, "{found:?}");
+    let mut total = Summary::default();
+    for group in undelete::groups(&found) {
+        let inodes: Vec<u64> = group.iter().map(|one| one.ino).collect();
+        let (moment, tree) = (undelete::moment(&roots, group[0]), group[0].tree);
+        let (mut shared, mut tell) = (Shared(&mut *sink), |_: Event<'_>| ());
+        let restorer = Restorer::new(&wreck, &moment, everything(), Selection::default(), &mut shared, &mut tell);
+        total.add(&restorer.run_inodes(tree, &inodes).unwrap());
+    }
+    sink.finish().unwrap();
+    total.conclude();
+    total
+}
+
+/// Files of one name and number, deleted in three subvolumes: each is restored, under a name of its own, whatever was
+/// there before.
+#[test]
+fn deleted_files_of_one_name_do_not_overwrite_each_other() {
+    let bed = Bed::new();
+    let tops = |filesystem: &Filesystem| {
+        let root = filesystem.root();
+        [TreeId::FS, TreeId(256), TreeId(257)].map(|tree| InodeId { tree, ..root })
+    };
+    bed.change(|filesystem| {
+        for (number, top) in tops(filesystem).into_iter().enumerate() {
+            let folder = filesystem.mkdir(&CALLER, top, b"d", 0o755).unwrap();
+            let made = filesystem.create(&CALLER, folder.id, b"inside5", 0o644).unwrap();
+            filesystem.write(made.id, 0, &[b'a' + number as u8; 3000], false).unwrap();
+        }
+    });
+    bed.change(|filesystem| {
+        for top in tops(filesystem) {
+            let folder = filesystem.lookup(top, b"d").unwrap();
+            filesystem.unlink(folder.id, b"inside5").unwrap();
+        }
+    });
+    let scratch = Scratch::new("deleted_of_one_name");
+    let files = |folder: &Path| {
+        let listed = run_ok(20, "find", &[folder.to_str().unwrap(), "-type", "f"]);
+        let mut contents: Vec<u8> = listed.lines().map(|line| fs::read(line).unwrap()[0]).collect();
+        contents.sort_unstable();
+        contents
+    };
+    for overwrites in [false, true] {
+        let folder = scratch.folder(&format!("overwrites-{overwrites}"));
+        for run in 0..2 {
+            let summary = restore_deleted(&bed, &mut Directory::open(&folder, overwrites).unwrap());
+            assert!(summary.complete && (summary.files, summary.aside, summary.in_the_way) == (3, 2, 0), "{summary:?}");
+            assert_eq!(summary.kept, if run == 1 && !overwrites { 3 } else { 0 });
+            assert_eq!(files(&folder), b"abc", "{overwrites} {run}");
+        }
+    }
+    let mut stream = Vec::new();
+    let summary = restore_deleted(&bed, &mut Tar::new(&mut stream));
+    assert!(summary.complete && (summary.files, summary.aside) == (3, 2), "{summary:?}");
+    let mut paths = Vec::new();
+    for entry in tar::Archive::new(&stream[..]).entries().unwrap() {
+        paths.push(String::from_utf8(entry.unwrap().path_bytes().into_owned()).unwrap());
+    }
+    let count = paths.len();
+    assert_eq!(paths.iter().filter(|path| !path.ends_with('/')).count(), 3, "{paths:?}");
+    paths.sort_unstable();
+    paths.dedup();
+    assert_eq!((paths.len(), count), (5, 5), "{paths:?}");
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    let summary = restore_deleted(&bed, &mut Image::on(device).unwrap());
+    assert!(summary.complete && (summary.files, summary.aside) == (3, 2), "{summary:?}");
 }

@@ -7,7 +7,7 @@ use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::options::DataPolicy;
 use butterfs_fs::{Caller, Env, Filesystem, InodeId, Options};
 use butterfs_ondisk::items::{DirItem, InodeItem};
-use butterfs_ondisk::{Key, KeyType, TreeId};
+use butterfs_ondisk::{Key, KeyType, Logical, Superblock, TreeId};
 use butterfs_rescue::Wreck;
 use butterfs_rescue::data::Grade;
 use butterfs_rescue::restore::{Finding, ROOT_DIRECTORY, Restorer, Selection, Summary, Wanted};
@@ -421,4 +421,101 @@ fn a_lost_chunk_item_follows_from_device_extents() {
     let (sink, summary) = restore(&bed.wreck());
     assert_eq!(sink.paths, sound.paths);
     assert!(summary.complete, "{summary:?}");
+}
+
+/// A wrong level, in the item of a subvolume, the superblock or a backup root: the block at the root's address counts.
+#[test]
+fn a_wrong_level_of_a_root_loses_nothing() {
+    let bed = Bed::new();
+    let sound = restore(&bed.wreck()).0;
+    let root_item = |tree: u64| move |item: Item<'_>| item.key().objectid == tree && item.is(KeyType::ROOT_ITEM);
+    for (tree, level) in [(256, 3), (256, 0), (257, 7), (5, 2), (5, 0), (7, 3), (2, 4), (4, 1)] {
+        let (editor, copy) = Editor::of_copy(&bed.device);
+        let position = editor.find(TreeId::ROOT, root_item(tree));
+        editor.edit(position.leaf, |leaf| leaf.item_mut(position.slot)[238] = level);
+        let devices = [copy as Arc<dyn BlockDevice>];
+        let scratch = Scratch::new("wrong_level");
+        for wreck in [plain(&devices).unwrap(), scanned(&devices, &scratch).unwrap()] {
+            let (sink, summary) = restore(&wreck);
+            assert_eq!(sink.paths, sound.paths, "tree {tree}, level {level}: {summary:?}");
+            assert!(summary.complete, "tree {tree}, level {level}: {summary:?}");
+        }
+    }
+    let spoilers: [fn(&mut Superblock); 5] = [
+        |sb| sb.root_level = 3,
+        |sb| sb.chunk_root_level = 2,
+        |sb| (sb.root_level, sb.chunk_root_level) = (7, 7),
+        |sb| {
+            sb.root = 4096.into();
+            sb.super_roots.iter_mut().for_each(|slot| slot.tree_root_level = 5);
+        },
+        |sb| {
+            sb.root_level = 3;
+            sb.super_roots.iter_mut().for_each(|slot| slot.tree_root_level = 3);
+        },
+    ];
+    for (number, spoil) in spoilers.into_iter().enumerate() {
+        let copy = copy_with_superblock(&bed, spoil);
+        let (sink, summary) = restore(&plain(&[copy as Arc<dyn BlockDevice>]).unwrap());
+        assert_eq!(sink.paths, sound.paths, "{number}: {summary:?}");
+        // The last two have no witness for the level of the block.
+        assert_eq!(summary.complete, number < 3, "{number}: {summary:?}");
+    }
+}
+
+/// The address of a root is wrong, and names a part of the tree: that is not taken for the root.
+#[test]
+fn a_part_of_a_tree_is_no_root() {
+    let bed = Bed::new();
+    let sound = restore(&bed.wreck()).0;
+    let (editor, copy) = Editor::of_copy(&bed.device);
+    let root = editor.node(editor.root(TreeId(256)));
+    assert!(!root.is_leaf());
+    let part =
+        (0..root.nritems()).map(|slot| root.child(slot)).find(|(_, generation)| *generation == root.generation());
+    let position = editor.find(TreeId::ROOT, |item| item.key().objectid == 256 && item.is(KeyType::ROOT_ITEM));
+    let at = part.expect("a leaf of the same commit").0.0;
+    editor.edit(position.leaf, |leaf| leaf.item_mut(position.slot)[176..184].copy_from_slice(&at.to_le_bytes()));
+    let devices = [copy as Arc<dyn BlockDevice>];
+    let (sink, summary) = restore(&scanned(&devices, &Scratch::new("part_of_a_tree")).unwrap());
+    assert!(sink.paths == sound.paths && !summary.complete, "{summary:?}");
+    let (sink, summary) = restore(&plain(&devices).unwrap());
+    assert!(!summary.complete && sink.paths.iter().all(|(path, what)| sound.paths.get(path) == Some(what)));
+}
+
+/// A copy whose superblocks are changed.
+fn copy_with_superblock(bed: &Bed, change: fn(&mut Superblock)) -> Arc<MemoryDevice> {
+    let (editor, copy) = Editor::of_copy(&bed.device);
+    editor.superblock(change);
+    copy
+}
+
+/// An extent whose type became that of a preallocated one: its data fits its checksums, and is restored with a doubt.
+/// Where it does not fit, the file of zeros is doubtful too. A preallocated extent without checksums is none.
+#[test]
+fn data_of_an_extent_that_is_marked_as_preallocated_is_restored() {
+    let bed = Bed::new();
+    bed.change(|filesystem| {
+        let made = filesystem.create(&CALLER, filesystem.root(), b"allocated", 0o640).unwrap();
+        filesystem.fallocate(made.id, 0, 0, 50_000, false).unwrap();
+        filesystem.forget(made.id, 1);
+    });
+    let (sound, summary) = restore(&bed.wreck());
+    assert!(summary.complete, "{summary:?}");
+    let editor = bed.editor();
+    let position = editor.find(TreeId::FS, |item| item.is(KeyType::EXTENT_DATA) && item.data().len() == 53);
+    let node = editor.node(position.leaf);
+    let ino = node.key(position.slot).objectid;
+    let place = u64::from_le_bytes(node.item(position.slot)[21..29].try_into().unwrap());
+    let name = format!("/large{}", ino - 257 - 60);
+    editor.edit(position.leaf, |leaf| leaf.item_mut(position.slot)[20] = 2);
+    let (sink, summary) = restore(&bed.wreck());
+    assert_eq!(sink.paths, sound.paths, "{summary:?}");
+    let finding = found(&summary, &name).expect("it is named");
+    assert!(finding.grade == Grade::Doubtful && finding.reasons[0].contains("preallocated"), "{finding:?}");
+    assert_eq!((summary.findings.len(), summary.complete), (1, false), "{summary:?}");
+    editor.copies(Logical(place)).iter().for_each(|(_, offset)| bed.device.write_at(*offset, b"changed").unwrap());
+    let (_, summary) = restore(&bed.wreck());
+    let finding = found(&summary, &name).expect("it is named");
+    assert!(finding.grade == Grade::Doubtful && summary.verified == 184, "{summary:?}");
 }

@@ -63,6 +63,10 @@ impl<'a> Teller<'a> {
                 printable(path),
                 String::from_utf8_lossy(name)
             )),
+            Event::Lacking(path, reasons) => warn_of(path, reasons, true),
+            Event::Aside(path, aside) => {
+                report::warn(&format!("{}: this is {}, whose name another file has", printable(aside), printable(path)))
+            }
             Event::Failed(path, error) => report::error(&format!("{target}{}: {error}", printable(path))),
             Event::Complaint(sentence) => report::warn(sentence),
             _ => {}
@@ -112,6 +116,8 @@ pub fn summary(summary: &Summary) -> String {
         (summary.doubtful, "files come from damaged or older tree blocks, or are partly guessed"),
         (summary.doubtful_others, "directories and others do"),
         (summary.renamed, "names were replaced, because they lead elsewhere or are too long"),
+        (summary.aside, "got another name in lost+found, because their own is that of another file"),
+        (summary.attributes_missing, "lack attributes that the target refuses (--tar or --image keeps them)"),
         (summary.orphans, "were reached by no directory"),
         (summary.lost_blocks, "tree blocks could not be read"),
         (summary.salvaged_blocks, "tree blocks were used although they are damaged or may be of an older state"),

@@ -8,19 +8,22 @@
 //! | `scrub.lock.UUID` | nothing: whoever scrubs holds a lock on it |
 //!
 //! Files are replaced as a whole, so a reader sees the old or the new one. They lie in `/var/lib/btrfs`; those of a
-//! user in `$XDG_STATE_HOME/butterfs` or `~/.local/state/butterfs`; all of them in `$BUTTERFS_STATE_DIR` where that is
-//! set.
+//! user in `$XDG_STATE_HOME/butterfs` or `~/.local/state/butterfs`, else, where that cannot be written, in
+//! `$XDG_RUNTIME_DIR/butterfs` or `/tmp/butterfs-UID`, which nobody else may enter; all of them in
+//! `$BUTTERFS_STATE_DIR` where that is set.
 
 use super::summary::COUNTERS;
 use crate::error::{CliError, os_message};
 use butterfs_control::{Reply, ScrubDevice, ScrubEnd, ScrubFinding, ScrubNews, ScrubState, VERSION, read_reply};
-use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::fs::{Access, FlockOperation, fcntl_lock};
 use rustix::process::{Flock, FlockType, Pid, fcntl_getlk};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
+/// The files of root, which btrfs-progs knows.
+const SHARED: &str = "/var/lib/btrfs";
 /// The first line of a status file.
 const STATUS_HEAD: &str = "scrub status:1";
 
@@ -39,12 +42,35 @@ fn directory() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     match set("BUTTERFS_STATE_DIR") {
         Some(directory) => directory,
-        None if rustix::process::geteuid().is_root() => PathBuf::from("/var/lib/btrfs"),
+        None if rustix::process::geteuid().is_root() => PathBuf::from(SHARED),
         None => {
             let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
-            state.unwrap_or_else(std::env::temp_dir).join("butterfs")
+            let state = state.map(|state| state.join("butterfs"));
+            let runtime = set("XDG_RUNTIME_DIR").map(|runtime| runtime.join("butterfs"));
+            let temporary = std::env::temp_dir().join(format!("butterfs-{}", rustix::process::geteuid().as_raw()));
+            let first = state.clone().filter(|state| is_writable(state));
+            let other = runtime.into_iter().chain([temporary]).find(|folder| is_private(folder));
+            // Without any, the error names a place that the user can do something about.
+            first.or(other).or(state).unwrap_or_else(|| PathBuf::from(SHARED))
         }
     }
+}
+
+/// Whether a directory is there, or could be made, and files can be made in it.
+fn is_writable(folder: &Path) -> bool {
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    std::fs::create_dir_all(folder).is_ok() && rustix::fs::access(folder, access).is_ok()
+}
+
+/// Whether a directory, which is made if it is not there, belongs to this user alone. Others may have put something in
+/// its place, a link too.
+fn is_private(folder: &Path) -> bool {
+    let made = std::fs::DirBuilder::new().mode(0o700).create(folder);
+    let is_there = made.is_ok() || made.is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
+    let is_own = |found: std::fs::Metadata| {
+        found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0
+    };
+    is_there && std::fs::symlink_metadata(folder).is_ok_and(is_own)
 }
 
 /// A UUID as text.
@@ -267,6 +293,17 @@ mod tests {
         assert_eq!(counter(&devices[0], "last_physical"), 109_117_440);
         let state = ScrubState { devices, ..ScrubState::default() };
         assert_eq!(status_text(UUID, &state), THEIRS);
+    }
+
+    #[test]
+    fn only_a_folder_of_the_user_alone_is_private() {
+        let scratch = butterfs_testkit::scratch::Scratch::new("private-folder");
+        let at = |name: &str| scratch.path().join(name);
+        assert!(is_private(&at("made")) && is_private(&at("made")) && !is_private(&at("none/made")));
+        std::os::unix::fs::symlink(at("made"), at("link")).unwrap();
+        std::fs::DirBuilder::new().mode(0o755).create(at("open")).unwrap();
+        std::fs::write(at("file"), "").unwrap();
+        assert!(["link", "open", "file"].iter().all(|name| !is_private(&at(name))));
     }
 
     #[test]

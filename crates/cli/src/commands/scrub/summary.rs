@@ -40,6 +40,9 @@ pub const COUNTERS: [&str; 15] = [
     "last_physical",
 ];
 
+/// In place of a time for which there is no estimate yet.
+const UNKNOWN: &str = "unknown";
+
 /// Prints a scrub; `word` is what the headings of devices end with.
 pub fn print(out: &mut dyn Write, state: &ScrubState, style: &Style, word: &str, now: i64) -> io::Result<()> {
     if !style.each_device {
@@ -104,9 +107,11 @@ fn block(out: &mut dyn Write, device: &ScrubDevice, state: &ScrubState, style: &
     let rate = done / device.duration_secs.max(1);
     let size = |bytes| if style.raw { format!("{bytes}") } else { pretty_size(bytes) };
     if is_running {
-        let left = device.total_bytes.saturating_sub(done) / rate.max(1);
-        writeln!(out, "{:<18}{}", "Time left:", duration(left))?;
-        writeln!(out, "{:<18}{}", "ETA:", date(now.saturating_add(left.min(1 << 40) as i64)))?;
+        // The first second tells nothing.
+        let left = device.total_bytes.saturating_sub(done).checked_div(rate).filter(|_| device.duration_secs > 0);
+        let end = left.map(|left| date(now.saturating_add(left.min(1 << 40) as i64)));
+        writeln!(out, "{:<18}{}", "Time left:", left.map_or(UNKNOWN.to_owned(), duration))?;
+        writeln!(out, "{:<18}{}", "ETA:", end.as_deref().unwrap_or(UNKNOWN))?;
     }
     writeln!(out, "{:<18}{}", "Total to scrub:", size(device.total_bytes))?;
     if is_running {
@@ -211,6 +216,25 @@ mod tests {
         let mut out = Vec::new();
         print(&mut out, state, &style, "done", 0).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn there_is_no_estimate_without_a_rate() {
+        let running = |duration_secs, done: u64| {
+            let device = ScrubDevice {
+                started: 1,
+                duration_secs,
+                total_bytes: 1 << 30,
+                counters: vec![("data_bytes_scrubbed".to_owned(), done)],
+                ..ScrubDevice::default()
+            };
+            text(&ScrubState { is_running: true, devices: vec![device], ..ScrubState::default() }, Style::default())
+        };
+        for (secs, done) in [(0, 0), (0, 4096), (9, 0), (9, 8)] {
+            let said = running(secs, done);
+            assert!(said.contains("Time left:        unknown\nETA:              unknown\n"), "{said}");
+        }
+        assert!(running(2, 1 << 29).contains("Time left:        0:00:02\n"));
     }
 
     #[test]
