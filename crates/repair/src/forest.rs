@@ -111,19 +111,6 @@ impl Forest {
             trees.insert(id, root);
         });
         (self.trees, self.doubled, self.relocations) = (trees, doubled, relocations);
-        self.believe_levels();
-    }
-
-    /// Corrects levels in root items whose blocks fit everything else that the items say of them.
-    fn believe_levels(&mut self) {
-        for root in self.trees.values_mut().filter(|root| self.store.read(&root.ptr).is_err()) {
-            if let Some(level) = self.store.other_level(&root.ptr) {
-                (root.ptr.level, root.changed) = (level, true);
-                let (tree, level) = (root.id().get() as i64, level.get());
-                let what = format!("gives the root item of tree {tree} the level {level}, which its block has");
-                self.actions.push(Action { pass: Pass::Roots, what, lost: None });
-            }
-        }
     }
 
     /// Where a tree is.

@@ -34,6 +34,7 @@ mod ino_cache;
 mod inodes;
 mod journal;
 mod lengths;
+mod levels;
 mod lost_extents;
 mod lost_roots;
 mod misnamed;

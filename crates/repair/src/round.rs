@@ -11,8 +11,8 @@ use crate::plan::Options;
 use crate::store::Store;
 use crate::trouble::{Result, Trouble};
 use crate::{
-    assembled, busy, checksums, chunks, commit, extents, files, ino_cache, inodes, lengths, lost_extents, lost_roots,
-    prune, quotas, room, roots, rows, shared, subvolumes, symlinks, uuids,
+    assembled, busy, checksums, chunks, commit, extents, files, ino_cache, inodes, lengths, levels, lost_extents,
+    lost_roots, prune, quotas, room, roots, rows, shared, subvolumes, symlinks, uuids,
 };
 use butterfs_check::Finding;
 use butterfs_device::BlockDevice;
@@ -49,17 +49,18 @@ pub(crate) fn run(
     let newest = originals.iter().map(|sb| sb.generation.get()).fold(sb.generation.get(), u64::max);
     let mut store = Store::new(volume, &sb, Generation(newest + 1));
     let mut sb = sb;
-    let chunk_level = believe_level(&store, &mut sb, TreeId::CHUNK);
+    let chunk_level = levels::of_superblock(&store, &mut sb, TreeId::CHUNK);
     // The chunk tree says where all other blocks are.
     let mut assembled = assembled::restore(&store, findings)?;
     let mut edits = chunks::read(&store, &sb);
     assembled.extend(assembled::restore(&store, findings)?);
     store.identity.chunk_tree_uuid = chunk_tree_uuid(&store, &sb);
-    let root_level = believe_level(&store, &mut sb, TreeId::ROOT);
+    let root_level = levels::of_superblock(&store, &mut sb, TreeId::ROOT);
     let mut forest = Forest::open(store, sb, options.now);
     forest.actions.extend(assembled);
     forest.actions.extend(chunk_level.into_iter().chain(root_level));
     forest.read_roots();
+    levels::of_root_items(&mut forest);
     let knows_extents = busy::mark(&forest, originals);
     let mut wanted = Wanted::of(findings);
     if !forest.complete && !knows_extents {
@@ -124,22 +125,6 @@ pub(crate) fn run(
     Ok(Round { actions, references: booked.references, subvolumes: forest.subvolumes() })
 }
 
-/// Gives the superblock the level that the root block of a tree has, where everything else fits it.
-fn believe_level(store: &Store, sb: &mut Superblock, tree: TreeId) -> Option<Action> {
-    let (at, generation, level) = match tree {
-        TreeId::CHUNK => (sb.chunk_root.get(), sb.chunk_root_generation.get(), &mut sb.chunk_root_level),
-        _ => (sb.root.get(), sb.generation.get(), &mut sb.root_level),
-    };
-    let ptr = crate::forest::root_ptr(tree, at, generation, *level);
-    if store.read(&ptr).is_ok() {
-        return None;
-    }
-    let found = store.other_level(&ptr)?.get();
-    *level = found;
-    let what = format!("gives the root of tree {tree} the level {found} in the superblock, which its block has");
-    Some(Action { pass: Pass::Superblocks, what, lost: None })
-}
-
 fn chunk_tree_uuid(store: &Store, sb: &Superblock) -> [u8; 16] {
     let ptr = crate::forest::root_ptr(
         TreeId::CHUNK,
@@ -194,6 +179,7 @@ fn blocks(forest: &mut Forest, wanted: &Wanted) -> Result<prune::Pruned> {
         roots::find_in_backup(forest, TreeId::EXTENT);
         prune::run(forest, &[TreeId::ROOT])?;
         forest.read_roots();
+        levels::of_root_items(forest);
     }
     if is_root_damaged || wanted.lost_roots {
         roots::single(forest)?;

@@ -289,6 +289,18 @@ const CASES: &[Case] = &[
     ("the level in the extent tree's root item", |editor| change_level(editor, TreeId::EXTENT), Lost::Nothing),
     ("the level of the root tree", |editor| editor.superblock(|sb| sb.root_level ^= 2), Lost::Nothing),
     (
+        "the address in a subvolume's root item",
+        |editor| {
+            // A leaf of the last transaction, as the root is: only the level tells them apart.
+            let root = editor.node(editor.root(SUBVOLUME));
+            let is_new = |slot: &usize| root.child(*slot).1 == root.generation();
+            let slot = (0..root.nritems()).find(is_new).expect("the transaction that wrote the root wrote a leaf");
+            let is_it = |item: Item<'_>| item.is(KeyType::ROOT_ITEM) && item.key().objectid == SUBVOLUME.get();
+            editor.change(TreeId::ROOT, is_it, |item: &mut RootItem| item.bytenr = root.child(slot).0.get().into());
+        },
+        Lost::Nothing,
+    ),
+    (
         "a pointer that leads where the next one does",
         |editor| {
             editor.edit(editor.root(SUBVOLUME), |node| {
