@@ -114,8 +114,16 @@ fn deleted_files_by_place(test: &str, deletes_newer: bool) -> Option<(usize, usi
 /// A deleted file without checksums whose place has a newer file is partial, and the report says why.
 #[test]
 fn a_deleted_file_without_checksums_is_partial_where_a_newer_one_lies() {
-    let Some((left, reused)) = deleted_files_by_place("deleted_and_reused", false) else { return };
-    assert!(left >= 3 && reused >= 3, "{left} {reused}");
+    // Where the kernel puts the newer file is chance.
+    let mut found = Vec::new();
+    for _ in 0..5 {
+        let Some((left, reused)) = deleted_files_by_place("deleted_and_reused", false) else { return };
+        if left >= 3 && reused >= 3 {
+            return;
+        }
+        found.push((left, reused));
+    }
+    panic!("files that are left, and that are not, in each image: {found:?}");
 }
 
 /// The same where the newer files have been deleted too: only older leaves of the extent tree tell of them.
