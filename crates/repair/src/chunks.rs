@@ -11,7 +11,6 @@ use crate::store::Store;
 use crate::trouble::Result;
 use crate::walk;
 use butterfs_ondisk::chunk::{Chunk, ChunkLimits, ChunkStripe, STRIPE_LEN, parse_sys_chunk_array};
-use butterfs_ondisk::header::Header;
 use butterfs_ondisk::items::{BlockGroupItem, DevExtent, DevItem, RootItem, block_group_flags as bits};
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{DeviceId, Key, KeyType, Logical, Physical, Profile, Superblock, TreeId};
@@ -81,7 +80,7 @@ pub(crate) fn read(store: &Store, sb: &Superblock) -> ChunkEdits {
         chunks.retain(|start, _| !still.contains(start));
         set_map(&store.volume, chunks.values().cloned().collect());
     }
-    // What lies in chunks of trees says where data is.
+    // Chunks of trees first: the checksum tree, which the proofs for data need, lies in them.
     for of_trees in [true, false] {
         for chunk in moved_chunks(store, sb, &chunks, of_trees) {
             edits.insert(chunk.key(), Some(chunk.encode()));
@@ -112,7 +111,6 @@ const MOST_PROOFS: usize = 1024;
 fn proofs(store: &Store, sb: &Superblock, chunk: &Chunk) -> usize {
     let volume = Volume::of_devices(store.volume.present_devices());
     set_map(&volume, vec![chunk.clone()]);
-    let kind = store.identity.checksum;
     let copies_that = |at: u64, bytes: &mut [u8], fits: &dyn Fn(&[u8]) -> bool| {
         let copies = volume.preferred_copies(Logical(at), bytes.len()).into_iter();
         copies.filter(|copy| volume.read_copy(Logical(at), *copy, bytes).is_ok() && fits(bytes)).count()
@@ -120,22 +118,16 @@ fn proofs(store: &Store, sb: &Superblock, chunk: &Chunk) -> usize {
     if chunk.kind & bits::METADATA != 0 {
         let mut bytes = vec![0; store.nodesize() as usize];
         let places = (chunk.start.get()..chunk.end().get()).step_by(bytes.len());
-        let found = places.map(|at| {
-            copies_that(at, &mut bytes, &|bytes| {
-                let header = Header::read_from_prefix(bytes).map(|(header, _)| header);
-                let is_own = |header: Header| {
-                    header.bytenr.get() == at
-                        && header.fsid == store.identity.fsid
-                        && kind.matches(&bytes[32..], &header.csum)
-                };
-                header.is_ok_and(is_own)
-            })
-        });
+        let found =
+            places.map(|at| copies_that(at, &mut bytes, &|bytes| store.sealed_header(Logical(at), bytes).is_some()));
         return found.filter(|count| *count > 0).take(MOST_PROOFS).sum();
     }
     let mut bytes = vec![0; store.sectorsize() as usize];
     let known = some_checksums(store, sb, chunk);
-    known.iter().map(|(at, digest)| copies_that(*at, &mut bytes, &|bytes| kind.matches(bytes, digest))).sum()
+    known
+        .iter()
+        .map(|(at, digest)| copies_that(*at, &mut bytes, &|bytes| store.identity.checksum.matches(bytes, digest)))
+        .sum()
 }
 
 /// The checksums of some sectors of a chunk.

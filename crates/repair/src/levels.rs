@@ -7,6 +7,7 @@
 use crate::action::{Action, Pass};
 use crate::forest::{Forest, root_ptr};
 use crate::orphans;
+use crate::roots::remembered;
 use crate::store::Store;
 use butterfs_ondisk::{Level, Superblock, TreeId};
 use butterfs_tree::NodePtr;
@@ -82,16 +83,6 @@ fn other_level(store: &Store, ptr: &NodePtr) -> Option<Level> {
 
 /// Whether a backup root names this root with this level.
 fn is_in_slot(sb: &Superblock, ptr: &NodePtr, level: Level) -> bool {
-    sb.super_roots.iter().any(|slot| {
-        let (at, generation, said) = match ptr.tree {
-            TreeId::ROOT => (slot.tree_root, slot.tree_root_gen, slot.tree_root_level),
-            TreeId::CHUNK => (slot.chunk_root, slot.chunk_root_gen, slot.chunk_root_level),
-            TreeId::EXTENT => (slot.extent_root, slot.extent_root_gen, slot.extent_root_level),
-            TreeId::FS => (slot.fs_root, slot.fs_root_gen, slot.fs_root_level),
-            TreeId::DEV => (slot.dev_root, slot.dev_root_gen, slot.dev_root_level),
-            TreeId::CSUM => (slot.csum_root, slot.csum_root_gen, slot.csum_root_level),
-            _ => return false,
-        };
-        (at.get(), generation.get(), said) == (ptr.at.get(), ptr.generation.get(), level.get())
-    })
+    let root = (ptr.at.get(), ptr.generation.get(), level.get());
+    sb.super_roots.iter().any(|slot| remembered(slot, ptr.tree) == Some(root))
 }

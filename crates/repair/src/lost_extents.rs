@@ -89,7 +89,8 @@ fn lacking_references(findings: &[Finding]) -> BTreeSet<u64> {
     findings.iter().filter_map(lacking).collect()
 }
 
-/// Where inodes of this number may have lost an extent. A reference by a block does not say where.
+/// The ranges in which inodes of this number may have lost an extent: all of a file where only a leaf's address refers
+/// to the extent, because such a reference names no position.
 fn lost_places(forest: &Forest, lacking: &BTreeSet<u64>, inode: u64) -> Vec<Range<u64>> {
     let mut places = Vec::new();
     for extent in lacking.iter().filter_map(|at| recorded_data(forest, *at)) {
@@ -375,7 +376,7 @@ fn whole(
     if sum(&plain) == missing {
         return Ok(is_apart(&plain).then_some(plain));
     }
-    // What is packed shows all up to the next extent, the end of the file, or the most that is packed at once.
+    // A packed extent ends at the next extent, at the end of the file, or after the 128 KiB that are packed at once.
     let mut made = Vec::new();
     for (place, one) in lost.iter().enumerate() {
         let starts = ranges.iter().map(|range| range.start).chain(lost[place + 1..].iter().map(|next| next.start));

@@ -121,8 +121,11 @@ fn from_backup(forest: &Forest, id: TreeId) -> Option<NodePtr> {
     forest.store.read(&ptr).is_ok().then_some(ptr)
 }
 
-fn remembered(slot: &RootBackup, id: TreeId) -> Option<(u64, u64, u8)> {
+/// Address, generation and level of a tree's root in a slot.
+pub(crate) fn remembered(slot: &RootBackup, id: TreeId) -> Option<(u64, u64, u8)> {
     match id {
+        TreeId::ROOT => Some((slot.tree_root.get(), slot.tree_root_gen.get(), slot.tree_root_level)),
+        TreeId::CHUNK => Some((slot.chunk_root.get(), slot.chunk_root_gen.get(), slot.chunk_root_level)),
         TreeId::EXTENT => Some((slot.extent_root.get(), slot.extent_root_gen.get(), slot.extent_root_level)),
         TreeId::DEV => Some((slot.dev_root.get(), slot.dev_root_gen.get(), slot.dev_root_level)),
         TreeId::FS => Some((slot.fs_root.get(), slot.fs_root_gen.get(), slot.fs_root_level)),

@@ -424,20 +424,17 @@ fn copies(forest: &mut Forest, findings: &[Finding]) -> Result<()> {
 
 /// The good copy of a block of whatever tree: its place, its filesystem and its checksum are right.
 fn good_block(forest: &Forest, at: butterfs_ondisk::Logical, bytes: &mut [u8]) -> bool {
-    use butterfs_ondisk::header::Header;
-    let (store, kind) = (&forest.store, forest.store.identity.checksum);
+    let store = &forest.store;
     let mut best: Option<(u64, Vec<u8>)> = None;
     for copy in store.volume.preferred_copies(at, bytes.len()) {
         if store.volume.read_copy(at, copy, bytes).is_err() {
             continue;
         }
-        let Ok((header, _)) = Header::read_from_prefix(bytes) else { continue };
-        let is_good = header.bytenr.get() == at.get()
-            && header.fsid == store.identity.fsid
-            && header.generation.get() < store.generation.get()
-            && kind.matches(&bytes[32..], &header.csum);
-        if is_good && best.as_ref().is_none_or(|(generation, _)| *generation < header.generation.get()) {
-            best = Some((header.generation.get(), bytes.to_vec()));
+        let Some(header) = store.sealed_header(at, bytes) else { continue };
+        let generation = header.generation.get();
+        let is_newer = best.as_ref().is_none_or(|(best, _)| *best < generation);
+        if generation < store.generation.get() && is_newer {
+            best = Some((generation, bytes.to_vec()));
         }
     }
     best.map(|(_, best)| bytes.copy_from_slice(&best)).is_some()

@@ -3,7 +3,7 @@
 
 use crate::shown_bytes::{self, Part};
 use crate::store::Store;
-use butterfs_ondisk::header::{HEADER_LEN, Header, ITEM_LEN};
+use butterfs_ondisk::header::{HEADER_LEN, ITEM_LEN};
 use butterfs_ondisk::items::{FileExtent, FileExtentHead, InodeItem, compression, file_extent_type, inode_flags};
 use butterfs_ondisk::key::DiskKey;
 use butterfs_ondisk::packing::LARGEST;
@@ -39,15 +39,10 @@ pub(crate) fn stand_in(generation: Generation) -> InodeItem {
 /// The bytes of a leaf that is what `ptr` promises, with a good checksum, whatever its items are.
 pub(crate) fn intact_leaf(store: &Store, ptr: &NodePtr) -> Option<Vec<u8>> {
     let mut bytes = vec![0; store.identity.nodesize as usize];
-    let kind = store.identity.checksum;
     store.volume.preferred_copies(ptr.at, bytes.len()).into_iter().find_map(|copy| {
         store.volume.read_copy(ptr.at, copy, &mut bytes).ok()?;
-        let (header, _) = Header::read_from_prefix(&bytes).ok()?;
-        let is_it = header.bytenr.get() == ptr.at.get()
-            && header.fsid == store.identity.fsid
-            && header.level == 0
-            && header.generation.get() == ptr.generation.get()
-            && kind.matches(&bytes[32..], &header.csum);
+        let header = store.sealed_header(ptr.at, &bytes)?;
+        let is_it = header.level == 0 && header.generation.get() == ptr.generation.get();
         is_it.then(|| bytes.clone())
     })
 }

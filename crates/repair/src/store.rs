@@ -6,6 +6,7 @@
 
 use crate::space::Space;
 use crate::trouble::{Result, Trouble};
+use butterfs_ondisk::header::Header;
 use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::units::MAX_LEVELS;
 use butterfs_ondisk::{Generation, Key, Level, Logical, Superblock, TreeId};
@@ -14,6 +15,7 @@ use butterfs_volume::Volume;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use zerocopy::FromBytes;
 
 /// Blocks that are kept in memory unchanged.
 const CACHED_BLOCKS: usize = 4096;
@@ -83,6 +85,13 @@ impl Store {
             }
         }
         Err(reason)
+    }
+
+    /// The header of a block whose place, filesystem and checksum are right.
+    pub fn sealed_header(&self, at: Logical, bytes: &[u8]) -> Option<Header> {
+        let (header, _) = Header::read_from_prefix(bytes).ok()?;
+        let is_in_place = header.bytenr.get() == at.get() && header.fsid == self.identity.fsid;
+        (is_in_place && self.identity.checksum.matches(&bytes[32..], &header.csum)).then_some(header)
     }
 
     /// The level of the block that `ptr` means, where only the level that it promises is wrong.

@@ -227,7 +227,7 @@ fn one_witness_against_the_others_loses() {
     all("outvoted", damages);
 }
 
-/// Where the directory has a name like the impossible one, the inode is named by its number.
+/// The name that would replace an impossible one is taken: the inode gets `inode-` and its number.
 #[test]
 fn a_name_that_is_taken_is_not_given_again() {
     let scratch = support::Scratch::new("taken-name-images");

@@ -114,7 +114,7 @@ fn deleted_files_by_place(test: &str, deletes_newer: bool) -> Option<(usize, usi
 /// A deleted file without checksums whose place has a newer file is partial, and the report says why.
 #[test]
 fn a_deleted_file_without_checksums_is_partial_where_a_newer_one_lies() {
-    // Where the kernel puts the newer file is chance.
+    // The kernel does not always give the newer file the place of deleted ones.
     let mut found = Vec::new();
     for _ in 0..5 {
         let Some((left, reused)) = deleted_files_by_place("deleted_and_reused", false) else { return };

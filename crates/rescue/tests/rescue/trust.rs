@@ -491,7 +491,7 @@ fn copy_with_superblock(bed: &Bed, change: fn(&mut Superblock)) -> Arc<MemoryDev
 }
 
 /// An extent whose type became that of a preallocated one: its data fits its checksums, and is restored with a doubt.
-/// Where it does not fit, the file of zeros is doubtful too. A preallocated extent without checksums is none.
+/// If the data does not fit, zeros are restored, with a doubt too. A preallocated extent without checksums causes none.
 #[test]
 fn data_of_an_extent_that_is_marked_as_preallocated_is_restored() {
     let bed = Bed::new();
