@@ -45,8 +45,7 @@ pub struct FileExtent {
     pub offset: u64,
 }
 
-/// The most uncompressed bytes that one compressed extent holds.
-pub const MAX_UNCOMPRESSED: usize = 128 << 10;
+pub use butterfs_codec::MAX_UNCOMPRESSED;
 
 /// Bytes of an item before inline data.
 pub const INLINE_HEAD: usize = FileExtentHead::LEN;

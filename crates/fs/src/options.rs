@@ -3,7 +3,8 @@
 mod data;
 mod rescue;
 
-pub use data::{Algorithm, DataPolicy, Method};
+pub use butterfs_codec::{Algorithm, Method};
+pub use data::DataPolicy;
 pub use rescue::{Commit, Rescue};
 
 use butterfs_ondisk::{DeviceId, TreeId};

@@ -45,6 +45,14 @@ pub(crate) fn covered(forest: &Forest, at: u64, length: u64) -> Result<u64> {
     Ok(range.end - range.start - gaps(forest, &range)?.iter().map(|gap| gap.end - gap.start).sum::<u64>())
 }
 
+/// The parts of an extent that have checksums, within it.
+pub(crate) fn parts(forest: &Forest, at: u64, length: u64) -> Result<Vec<Range<u64>>> {
+    let range = at..at.saturating_add(length);
+    let mut missing = Ranges::default();
+    gaps(forest, &range)?.into_iter().for_each(|gap| missing.insert(gap));
+    Ok(missing.gaps(range).into_iter().map(|part| part.start - at..part.end - at).collect())
+}
+
 fn gaps(forest: &Forest, range: &Range<u64>) -> Result<Vec<Range<u64>>> {
     let mut set = Ranges::default();
     for item in overlapping(forest, range)? {

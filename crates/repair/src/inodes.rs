@@ -299,6 +299,39 @@ fn directory(forest: &Forest, permissions: u32) -> InodeItem {
     item
 }
 
+/// Makes the item of a file whose items are lost, with the owner of the directory in which it is; without one it is
+/// root's. Its links and bytes are counted later.
+pub(crate) fn make_file(
+    forest: &mut Forest,
+    tree: TreeId,
+    inode: u64,
+    directory: Option<u64>,
+    size: u64,
+    flags: u64,
+) -> Result<()> {
+    let mut item = InodeItem::new_zeroed();
+    item.generation = forest.store.generation.get().into();
+    item.transid = item.generation;
+    let parent = directory.map(|directory| item_of(forest, tree, directory)).transpose()?.flatten();
+    (item.uid, item.gid) = parent.map_or((0.into(), 0.into()), |parent| (parent.uid, parent.gid));
+    item.mode = (S_IFREG | 0o600).into();
+    (item.size, item.flags) = (size.into(), flags.into());
+    let now = forest.time();
+    (item.atime, item.ctime, item.mtime, item.otime) = (now, now, now, now);
+    forest.put(tree, inode_key(inode), item.as_bytes()).map(drop)
+}
+
+/// Makes a file readable for root alone, because its data may be what others have deleted.
+pub(crate) fn give_to_root(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()> {
+    let Some(mut item) = item_of(forest, tree, inode)? else { return Ok(()) };
+    (item.uid, item.gid, item.mode) = (0.into(), 0.into(), (item.mode.get() & S_IFMT | 0o600).into());
+    forest.put(tree, inode_key(inode), item.as_bytes())?;
+    let what =
+        format!("gives inode {inode} of tree {tree} to root, because nothing verifies the extents put back into it");
+    forest.lose(Pass::Files, what, "its owner and mode");
+    Ok(())
+}
+
 /// The directory `lost+found` of a tree, made where there is none.
 pub(crate) fn lost_and_found(forest: &mut Forest, tree: TreeId) -> Result<u64> {
     let root = Ino::ROOT_DIR.get();

@@ -2,7 +2,7 @@
 //! and the inode how many bytes of extents it had.
 //!
 //! Invariants: (1) items are made only where all extents that a file has lost make up exactly the bytes that are
-//! missing, touch none of its other extents, and all have checksums: then they were not only allocated. (2) An extent
+//! missing, and touch none of its other extents; what has no checksums was only allocated (`laid`). (2) An extent
 //! is taken for a packed one only if data that fits its checksum begins so. (3) An item gets another address only where
 //! the extent tree has an extent of the same length that lacks just this item, and where it does not know that the
 //! item has the present one; the same goes for the offset within the extent.
@@ -11,10 +11,13 @@ use crate::action::Pass;
 use crate::extent_items::{Extent, Stored};
 use crate::extents::recorded_data;
 use crate::forest::Forest;
+use crate::laid::{Kinds, Together, together};
+use crate::prune::{LostKeys, Pruned};
+use crate::ranges::Ranges;
 use crate::trouble::Result;
 use crate::{checksums, inodes, shown_bytes, walk};
 use butterfs_check::Finding;
-use butterfs_ondisk::items::{FileExtent, InodeItem, compression, file_extent_type};
+use butterfs_ondisk::items::{FileExtent, InodeItem, compression, file_extent_type, inode_flags};
 use butterfs_ondisk::packing::{LARGEST, Packing};
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use butterfs_tree as tree;
@@ -25,17 +28,18 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Where a file had an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Lost {
+pub(crate) struct Lost {
     /// The position in the file.
-    start: u64,
-    at: u64,
-    length: u64,
-    generation: u64,
+    pub start: u64,
+    pub at: u64,
+    pub length: u64,
+    pub generation: u64,
 }
 
 /// Puts lost items back for the files that have fewer bytes than their inodes say.
-/// `more` are files of which items were left out.
-pub(crate) fn restore(forest: &mut Forest, findings: &[Finding], more: &[(TreeId, u64)]) -> Result<()> {
+/// Files of which items were taken out count, too.
+pub(crate) fn restore(forest: &mut Forest, findings: &[Finding], pruned: &Pruned) -> Result<()> {
+    let more = &pruned.without_extents;
     let mut suspects: BTreeSet<(TreeId, u64)> = findings
         .iter()
         .filter_map(|finding| match finding {
@@ -49,13 +53,24 @@ pub(crate) fn restore(forest: &mut Forest, findings: &[Finding], more: &[(TreeId
     }
     let referenced = referenced(forest, &suspects);
     let lacking = lacking_users(findings);
+    // Which files are the same is asked before the first one is changed.
+    let mut candidates = Vec::new();
     for (tree, inode) in suspects {
         // A leaf that snapshots share refers by the subvolume that wrote it.
         let relatives = referenced.iter().filter(|((_, other), _)| *other == inode);
         let mut files: Vec<_> = relatives.collect();
         files.sort_by_key(|((other, _), _)| *other != tree);
+        let mut same = Vec::new();
         for ((other, _), lost) in files {
-            if is_same(forest, (*other, tree), inode)? && restore_file(forest, tree, inode, lost.clone())? {
+            if is_same(forest, (*other, tree), inode)? {
+                same.push(lost);
+            }
+        }
+        candidates.push((tree, inode, same));
+    }
+    for (tree, inode, same) in candidates {
+        for lost in same {
+            if restore_file(forest, tree, inode, lost.clone(), &pruned.lost_keys)? {
                 break;
             }
         }
@@ -137,7 +152,7 @@ fn referenced(forest: &Forest, suspects: &BTreeSet<(TreeId, u64)>) -> BTreeMap<(
 }
 
 /// All extents of the extent tree with their references by file.
-fn each_extent(forest: &Forest, take: &mut dyn FnMut(&Extent)) {
+pub(crate) fn each_extent(forest: &Forest, take: &mut dyn FnMut(&Extent)) {
     let Ok(ptr) = forest.ptr(TreeId::EXTENT) else { return };
     let mut current: Option<Stored> = None;
     walk::items(&forest.store, &ptr, &mut |key, data| match key.kind {
@@ -317,7 +332,14 @@ fn set_address(forest: &mut Forest, tree: TreeId, key: Key, mut extent: FileExte
 }
 
 /// Puts these extents into a file, if they are certainly its own; says whether they are.
-fn restore_file(forest: &mut Forest, tree: TreeId, inode: u64, mut lost: Vec<Lost>) -> Result<bool> {
+fn restore_file(
+    forest: &mut Forest,
+    tree: TreeId,
+    inode: u64,
+    mut lost: Vec<Lost>,
+    lost_keys: &LostKeys,
+) -> Result<bool> {
+    let all = lost.clone();
     let Some(data) = forest.get(tree, Key::new(inode, KeyType::INODE_ITEM, 0))? else { return Ok(false) };
     let Ok(item) = InodeItem::read_from_bytes(&data) else { return Ok(false) };
     let (mut bytes, mut ranges) = (0u64, Vec::new());
@@ -332,19 +354,42 @@ fn restore_file(forest: &mut Forest, tree: TreeId, inode: u64, mut lost: Vec<Los
         }
     }
     lost.sort_unstable();
-    let missing = item.nbytes.get().checked_sub(bytes).filter(|_| !lost.is_empty());
+    let missing = item.nbytes.get().checked_sub(bytes).filter(|missing| *missing > 0);
     let file_end = item.size.get().checked_next_multiple_of(forest.store.sectorsize()).unwrap_or(u64::MAX);
-    let Some(made) = missing.map(|missing| whole(forest, &lost, &ranges, (missing, file_end))).transpose()?.flatten()
-    else {
-        return Ok(false);
+    let Some(missing) = missing else { return Ok(false) };
+    let made = match whole(forest, &lost, &ranges, (missing, file_end))? {
+        Some(made) => lost.iter().map(|lost| lost.start).zip(made).collect(),
+        None => {
+            let mut shown = Ranges::default();
+            ranges.into_iter().chain(lost_keys.known_places(inode)).for_each(|range| shown.insert(range));
+            let Some(made) = in_parts(forest, &all, &shown, missing)? else { return Ok(false) };
+            if !made.has_sums {
+                if item.flags.get() & inode_flags::NODATASUM == 0 {
+                    return Ok(false);
+                }
+                inodes::give_to_root(forest, tree, inode)?;
+            }
+            made.items
+        }
     };
-    for (Lost { start, .. }, extent) in lost.iter().zip(made) {
+    for (start, extent) in made {
         // A hole may have an item of its own there.
-        forest.put(tree, Key::new(inode, KeyType::EXTENT_DATA, *start), extent.as_bytes())?;
+        forest.put(tree, Key::new(inode, KeyType::EXTENT_DATA, start), extent.as_bytes())?;
         let what = format!("puts the extent at {start} back into inode {inode} of tree {tree}: the extent tree has it");
         forest.did(Pass::Files, what);
     }
     Ok(true)
+}
+
+/// The items of lost extents that are shown in parts, if these make up exactly the bytes that are missing.
+fn in_parts(forest: &Forest, lost: &[Lost], shown: &Ranges, missing: u64) -> Result<Option<Together>> {
+    for kinds in [Kinds::Plain, Kinds::Any] {
+        let made = together(forest, shown.clone(), lost.to_vec(), &kinds)?;
+        if !made.is_disputed && made.bytes() == missing {
+            return Ok(Some(made));
+        }
+    }
+    Ok(None)
 }
 
 /// The items of lost extents, if these make up exactly the bytes that are missing; `ranges` are those that the file
@@ -393,7 +438,8 @@ fn whole(
     Ok((sum(&made) == missing && is_apart(&made)).then_some(made))
 }
 
-fn item_of(lost: &Lost, mark: u8, unpacked: u64) -> FileExtent {
+/// The item of an extent that the file shows whole.
+pub(crate) fn item_of(lost: &Lost, mark: u8, unpacked: u64) -> FileExtent {
     let mut extent = FileExtent::new_zeroed();
     extent.head.generation = lost.generation.into();
     extent.head.ram_bytes = unpacked.into();

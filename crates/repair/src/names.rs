@@ -14,7 +14,7 @@ use crate::walk;
 use butterfs_check::is_possible_name;
 use butterfs_ondisk::checksum::extref_hash;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// The names in doubt of one tree.
 #[derive(Clone, Debug, Default)]
@@ -60,9 +60,17 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, doubts: &Doubts) -> Resu
     }
     // Names that entries have come first: what only a link says may be one of them, damaged.
     let mut ordered: Vec<_> = names.into_iter().collect();
-    let mut alone = BTreeMap::new();
+    let (mut alone, mut indexed) = (BTreeMap::new(), (0, HashSet::new()));
     for ((directory, name), inodes) in &ordered {
-        alone.insert((*directory, name.clone()), is_known_by_links_alone(forest, tree, *directory, name, inodes)?);
+        if indexed.0 != *directory {
+            let all = by_index(forest, tree, *directory)?.into_iter();
+            indexed = (*directory, all.map(|(_, entry)| entry.name).collect());
+        }
+        let has_entry = inodes.contains(directory)
+            || indexed.1.contains(name)
+            || by_hash(forest, tree, *directory, name)?.is_some();
+        // No entry of the directory has the name.
+        alone.insert((*directory, name.clone()), !has_entry);
     }
     ordered.sort_by_key(|((directory, name), _)| alone[&(*directory, name.clone())]);
     let mut entries_of = (0, Indexed::new());
@@ -90,35 +98,32 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, doubts: &Doubts) -> Resu
     Ok(touched)
 }
 
-/// The entries of a tree that lead to one of the inodes: directory, name and inode. Where a part of the tree cannot be
-/// read, no check has compared entries with links, and a link that is lost is known by them alone.
+/// The entries of a tree that lead to one of the inodes and lack one of their witnesses: directory, name and inode.
+/// Where a part of the tree cannot be read, no check has compared entries with links, and a link that is lost is known
+/// by them alone.
 fn leading_to(forest: &Forest, tree: TreeId, inodes: &BTreeSet<u64>) -> Result<BTreeSet<(u64, Vec<u8>, u64)>> {
-    let mut found = BTreeSet::new();
+    let mut found: BTreeMap<_, BTreeSet<KeyType>> = BTreeMap::new();
     if inodes.is_empty() {
-        return Ok(found);
+        return Ok(BTreeSet::new());
     }
     walk::items(&forest.store, &forest.ptr(tree)?, &mut |key, data| {
         if matches!(key.kind, KeyType::DIR_ITEM | KeyType::DIR_INDEX) {
             let leads = |entry: &Entry| !entry.is_subvolume() && inodes.contains(&entry.location.objectid);
             let leading = entries::entries(data).into_iter().filter(leads);
-            found.extend(leading.map(|entry| (key.objectid, entry.name, entry.location.objectid)));
+            for entry in leading {
+                found.entry((key.objectid, entry.name, entry.location.objectid)).or_default().insert(key.kind);
+            }
         }
     });
-    Ok(found)
-}
-
-/// Whether no entry of the directory has the name.
-fn is_known_by_links_alone(
-    forest: &Forest,
-    tree: TreeId,
-    directory: u64,
-    name: &[u8],
-    inodes: &BTreeSet<u64>,
-) -> Result<bool> {
-    if inodes.contains(&directory) || by_hash(forest, tree, directory, name)?.is_some() {
-        return Ok(false);
+    for &inode in inodes {
+        for (_, link) in entries::links_of(forest, tree, inode)? {
+            let name = (link.directory, link.name, inode);
+            if found.get(&name).is_some_and(|kinds| kinds.len() == 2) {
+                found.remove(&name);
+            }
+        }
     }
-    Ok(!by_index(forest, tree, directory)?.iter().any(|(_, entry)| entry.name == name))
+    Ok(found.into_keys().collect())
 }
 
 /// Removes links that are damaged versions of a name that has just been given back to their inode, and links to what is

@@ -2,11 +2,13 @@
 //! items that stand behind the range of their block.
 //!
 //! A block that several trees share gets one new version, which they share again. Of a lost node the children are found
-//! by the references that the extent tree still has (`orphans`); only what a lost leaf had is gone.
+//! by the references that the extent tree still has (`orphans`); what a lost leaf had is put together from
+//! other structures later, as far as they know it (`lost_files`).
 
 use crate::action::Pass;
 use crate::forest::Forest;
 use crate::orphans::{self, Orphan};
+use crate::ranges::Ranges;
 use crate::salvage;
 use crate::store::Store;
 use crate::trouble::Result;
@@ -15,7 +17,9 @@ use butterfs_ondisk::{Generation, Key, KeyType, Logical, TreeId};
 use butterfs_tree::{Node, NodePtr};
 use rustc_hash::FxHashMap;
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -53,6 +57,60 @@ struct Pruner<'a> {
     without_extents: BTreeSet<u64>,
     /// Keys from which on items are lost, of any tree.
     gaps: BTreeSet<Key>,
+    lost_keys: LostKeys,
+}
+
+/// The keys of inodes that lost leaves may have had, of any tree, and where these leaves were.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LostKeys {
+    /// Numbers of inodes of which every item may be lost.
+    whole: Ranges,
+    /// Inodes at the beginning or the end of a lost leaf, and the places in each from which extents may be lost.
+    parts: BTreeMap<u64, Ranges>,
+    blocks: BTreeSet<u64>,
+}
+
+impl LostKeys {
+    fn insert(&mut self, at: Logical, from: Option<Key>, upper: Option<Key>) {
+        let (from, to) = (from.unwrap_or(Key::MIN), upper.unwrap_or(Key::MAX));
+        self.blocks.insert(at.get());
+        self.whole.insert(from.objectid.saturating_add(1)..to.objectid);
+        // Which places of a file are behind a key, and which before it.
+        let place = |key: Key| match key.kind.cmp(&KeyType::EXTENT_DATA) {
+            Ordering::Less => 0,
+            Ordering::Equal => key.offset,
+            Ordering::Greater => u64::MAX,
+        };
+        let end = if from.objectid == to.objectid { place(to) } else { u64::MAX };
+        self.parts.entry(from.objectid).or_default().insert(place(from)..end);
+        if from.objectid != to.objectid {
+            self.parts.entry(to.objectid).or_default().insert(0..place(to));
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Whether items of an inode may have been lost.
+    pub fn may_have(&self, inode: u64) -> bool {
+        self.parts.contains_key(&inode) || self.has_all_of(inode)
+    }
+
+    fn has_all_of(&self, inode: u64) -> bool {
+        self.whole.last_overlap(inode..inode.saturating_add(1)).is_some()
+    }
+
+    /// The places in a file where no extent can be lost.
+    pub fn known_places(&self, inode: u64) -> Vec<Range<u64>> {
+        let part = self.parts.get(&inode).filter(|_| !self.has_all_of(inode));
+        part.map_or_else(Vec::new, |lost| lost.gaps(0..u64::MAX))
+    }
+
+    /// Whether a lost block was at this address.
+    pub fn has_block(&self, at: u64) -> bool {
+        self.blocks.contains(&at)
+    }
 }
 
 /// Tasks for other passes, by tree and inode.
@@ -64,12 +122,16 @@ pub(crate) struct Pruned {
     pub without_extents: Vec<(TreeId, u64)>,
     /// Inodes of which the first items are lost with a leaf, and others stand at the beginning of the next one.
     pub without_start: Vec<(TreeId, u64)>,
+    /// Subvolumes that were damaged.
+    pub subvolumes: Vec<TreeId>,
+    pub lost_keys: LostKeys,
 }
 
 /// Prunes the trees that have blocks which cannot be used. Trees that follow from others are left to their passes.
 pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
     let (mut known, orphans) = (FxHashMap::default(), OnceCell::new());
     let (mut without_item, mut without_extents, mut gaps) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let mut lost_keys = LostKeys::default();
     for &tree in damaged {
         let Ok(ptr) = forest.ptr(tree) else { continue };
         let from = forest.drop_point(tree);
@@ -89,11 +151,12 @@ pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
             without_item: items,
             without_extents: extents,
             gaps: std::mem::take(&mut gaps),
+            lost_keys: std::mem::take(&mut lost_keys),
         };
         let outcome = pruner.visit(&ptr, None, from)?;
         let lost = pruner.lost;
         (known, without_item, without_extents) = (pruner.known, pruner.without_item, pruner.without_extents);
-        gaps = pruner.gaps;
+        (gaps, lost_keys) = (pruner.gaps, pruner.lost_keys);
         match outcome {
             Outcome::Same => continue,
             Outcome::OfGeneration(generation) => forest.set_root(tree, NodePtr { generation, ..ptr }),
@@ -115,9 +178,10 @@ pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
         let what = format!("takes blocks that cannot be used out of tree {}", tree.get() as i64);
         forest.lose(Pass::Blocks, what, lost);
     }
-    let mut found = Pruned::default();
+    let mut found = Pruned { lost_keys, ..Pruned::default() };
     let is_whole = |tree: &&TreeId| tree.is_subvolume() && forest.drop_point(**tree).is_none();
     for &tree in damaged.iter().filter(is_whole) {
+        found.subvolumes.push(tree);
         for &inode in &without_item {
             let key = Key::new(inode, KeyType::INODE_ITEM, 0);
             let stand_in = salvage::stand_in(forest.store.generation);
@@ -214,6 +278,7 @@ impl Pruner<'_> {
                 self.without_item.extend(salvaged.without_item);
                 self.without_extents.extend(salvaged.without_extents);
                 self.gaps.extend(upper);
+                self.note_lost(ptr, upper);
                 self.lost
                     .push(format!("items of block {} of tree {} that break a rule: {left_out}", ptr.at, self.tree));
                 self.store.add(salvaged.node, true);
@@ -249,9 +314,17 @@ impl Pruner<'_> {
         Ok(Outcome::New { at, first })
     }
 
+    /// Notes that items of inodes may be lost.
+    fn note_lost(&mut self, ptr: &NodePtr, upper: Option<Key>) {
+        if self.tree.is_subvolume() {
+            self.lost_keys.insert(ptr.at, ptr.first_key, upper);
+        }
+    }
+
     fn lose(&mut self, ptr: &NodePtr, upper: Option<Key>, reason: &str) {
         let from = ptr.first_key.unwrap_or(Key::MIN);
         self.gaps.insert(from);
+        self.note_lost(ptr, upper);
         // The inode's item stands in the leaf before.
         self.without_extents.extend((from.kind > KeyType::INODE_ITEM).then_some(from.objectid));
         let to = upper.map_or_else(|| "its end".to_owned(), |upper| upper.to_string());

@@ -1,4 +1,4 @@
-//! Room for tree blocks: where the chunks of trees are nearly full, one more is made, like the last one of them, in
+//! Room for tree blocks: where the chunks of trees are nearly full, more are made, like the last one of them, in
 //! space that no chunk uses.
 //!
 //! Invariant: a new chunk lies behind all others in the logical space, and on each device behind the first MiB and
@@ -23,27 +23,33 @@ const STRIPES: [u64; 3] = [256 << 20, 64 << 20, 8 << 20];
 /// Stripes begin at multiples of this.
 const ALIGNED: u64 = 1 << 20;
 
-/// Makes a chunk if that is needed and possible.
-pub(crate) fn make(forest: &mut Forest, edits: &mut ChunkEdits) {
-    let map = forest.store.volume.chunk_map();
-    let (mut size, mut used) = (0, 0);
-    for chunk in map.iter().filter(|chunk| chunk.kind & bits::METADATA != 0) {
-        size += chunk.length;
-        used += forest.store.space.borrow().busy.bytes_within(chunk.start.get()..chunk.end().get());
+/// How many times the usual room is made: repairs of leaves that many snapshots share take more.
+pub(crate) const FACTORS: [u64; 3] = [1, 8, 64];
+
+/// Makes chunks as far as they are needed and possible.
+pub(crate) fn make(forest: &mut Forest, edits: &mut ChunkEdits, factor: u64) {
+    loop {
+        let map = forest.store.volume.chunk_map();
+        let (mut size, mut used) = (0, 0);
+        for chunk in map.iter().filter(|chunk| chunk.kind & bits::METADATA != 0) {
+            size += chunk.length;
+            used += forest.store.space.borrow().busy.bytes_within(chunk.start.get()..chunk.end().get());
+        }
+        let wanted = (LEAST_FREE + used / PART).saturating_mul(factor);
+        let free = size.saturating_sub(used);
+        if free >= wanted {
+            return;
+        }
+        let Some(chunk) = another(forest, &map, wanted - free) else { return };
+        let mut larger: ChunkMap = (*map).clone();
+        if larger.insert(chunk.clone()).is_err() || forest.store.volume.check_chunk_map(&larger).is_err() {
+            return;
+        }
+        let what = format!("makes a chunk of {} bytes for trees, whose chunks are nearly full", chunk.length);
+        forest.did(Pass::Chunks, what);
+        edits.insert(chunk.key(), Some(chunk.encode()));
+        forest.store.volume.set_chunk_map(larger);
     }
-    let wanted = LEAST_FREE + used / PART;
-    if size.saturating_sub(used) >= wanted {
-        return;
-    }
-    let Some(chunk) = another(forest, &map, wanted) else { return };
-    let mut larger: ChunkMap = (*map).clone();
-    if larger.insert(chunk.clone()).is_err() || forest.store.volume.check_chunk_map(&larger).is_err() {
-        return;
-    }
-    forest
-        .did(Pass::Chunks, format!("makes a chunk of {} bytes for trees, whose chunks are nearly full", chunk.length));
-    edits.insert(chunk.key(), Some(chunk.encode()));
-    forest.store.volume.set_chunk_map(larger);
 }
 
 /// A chunk like the last one of trees, as large as is wanted if the devices have the room.

@@ -12,7 +12,7 @@ use crate::store::Store;
 use crate::trouble::{Result, Trouble};
 use crate::{
     assembled, busy, checksums, chunks, commit, extents, files, ino_cache, inodes, lengths, levels, lost_extents,
-    lost_roots, prune, quotas, room, roots, rows, shared, subvolumes, symlinks, uuids,
+    lost_files, lost_roots, prune, quotas, room, roots, rows, shared, subvolumes, symlinks, uuids,
 };
 use butterfs_check::Finding;
 use butterfs_device::BlockDevice;
@@ -37,6 +37,24 @@ pub(crate) fn run(
     findings: &[Finding],
     options: &Options,
     originals: &[Superblock],
+) -> Result<Round> {
+    let mut rooms = room::FACTORS.into_iter();
+    loop {
+        let Some(room) = rooms.next() else { return Err(Trouble::no_room()) };
+        match run_with_room(overlays, findings, options, originals, room) {
+            Err(trouble) if trouble.wants_room => {}
+            ended => return ended,
+        }
+    }
+}
+
+/// Runs a round for which as much room is made as usual, times `room`.
+fn run_with_room(
+    overlays: &[Arc<Overlay>],
+    findings: &[Finding],
+    options: &Options,
+    originals: &[Superblock],
+    room: u64,
 ) -> Result<Round> {
     let devices = overlays.iter().map(|overlay| Arc::clone(overlay) as Arc<dyn BlockDevice>).collect();
     let (volume, sb, _) = Volume::open(devices)?;
@@ -68,7 +86,7 @@ pub(crate) fn run(
     }
     refuse_unfinished(&forest)?;
     rows::repair(&mut forest, findings)?;
-    room::make(&mut forest, &mut edits);
+    room::make(&mut forest, &mut edits, room);
     superblocks(&mut forest, findings);
     let pruned = blocks(&mut forest, &wanted)?;
     roots::single(&mut forest)?;
@@ -88,10 +106,15 @@ pub(crate) fn run(
     let findings = &shared::complete(&forest, findings)[..];
     wanted.trees = Wanted::of(findings).trees;
     lost_extents::correct(&mut forest, findings)?;
-    lost_extents::restore(&mut forest, findings, &pruned.without_extents)?;
-    for (tree, inode) in pruned.without_item {
+    lost_extents::restore(&mut forest, findings, &pruned)?;
+    for &(tree, inode) in &pruned.without_item {
         forest.remove(tree, Key::new(inode, KeyType::INODE_ITEM, 0))?;
         wanted.trees.entry(tree).or_default().inodes.insert(inode);
+    }
+    for (tree, inode) in lost_files::restore(&mut forest, &pruned.subvolumes, &pruned.lost_keys)? {
+        let doubts = wanted.trees.entry(tree).or_default();
+        doubts.inodes.insert(inode);
+        doubts.names.nameless.insert(inode);
     }
     for (tree, inode) in lengths::files(&forest, findings) {
         wanted.trees.entry(tree).or_default().files.insert(inode);
@@ -185,7 +208,8 @@ fn blocks(forest: &mut Forest, wanted: &Wanted) -> Result<prune::Pruned> {
         roots::single(forest)?;
         lost_roots::restore(forest, is_root_damaged)?;
     }
-    if wanted.damaged.contains(&TreeId::CHUNK) {
+    // Its blocks may have been put together.
+    if wanted.damaged.contains(&TreeId::CHUNK) && !extents::is_readable(forest, TreeId::CHUNK) {
         return Err(Trouble::new("the chunk tree is damaged: nothing says where everything lies"));
     }
     let derived = [TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP, TreeId::UUID, TreeId::DEV];

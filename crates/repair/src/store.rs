@@ -118,7 +118,7 @@ impl Store {
     pub fn allocate(&self, tree: TreeId) -> Result<Logical> {
         let (kind, map) = (kind_of(tree), self.volume.chunk_map());
         let at = self.space.borrow_mut().allocate(&map, kind, self.nodesize());
-        at.ok_or_else(|| Trouble::new("there is no room for another tree block in the chunks that exist"))
+        at.ok_or_else(Trouble::no_room)
     }
 
     /// From now on new and dropped blocks are noted for [`take_events`](Self::take_events).

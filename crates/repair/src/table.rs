@@ -53,8 +53,9 @@ repairs! {
         "put together from its copies, if each is damaged at another place; where only the level of a root or a \
         pointer is wrong, the block that fits the rest is taken; else a tree that follows from others is made \
         anew; of a lost node the children are found; of a leaf with wrong items the good ones are saved; a lost \
-        leaf is taken out",
-        "the items of a lost leaf: the plan names the range of items, of which `restore --map` may find older versions";
+        leaf is taken out, and its files are put together from the extent tree and their names",
+        "what only a lost leaf had (attributes, inline data): the plan names the range of items, of \
+        which `restore --map` may find older versions";
     "tree-block-copy", Copies, Automatic, "overwritten by the good copy", "";
     "key-order-across-blocks", Blocks, Automatic,
         "items behind the range of their block go, and come back from their other witnesses",

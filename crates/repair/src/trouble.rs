@@ -6,19 +6,29 @@ use std::fmt;
 
 /// A sentence without full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble(pub(crate) String);
+pub struct Trouble {
+    sentence: String,
+    /// More room for tree blocks would help.
+    pub(crate) wants_room: bool,
+}
 
 pub(crate) type Result<T> = std::result::Result<T, Trouble>;
 
 impl Trouble {
     pub(crate) fn new(sentence: impl Into<String>) -> Trouble {
-        Trouble(sentence.into())
+        Trouble { sentence: sentence.into(), wants_room: false }
+    }
+
+    /// The chunks of trees are full.
+    pub(crate) fn no_room() -> Trouble {
+        let sentence = "there is no room for another tree block in the chunks that exist";
+        Trouble { wants_room: true, ..Trouble::new(sentence) }
     }
 }
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.sentence)
     }
 }
 
@@ -26,18 +36,18 @@ impl std::error::Error for Trouble {}
 
 impl From<Corrupt> for Trouble {
     fn from(corrupt: Corrupt) -> Trouble {
-        Trouble(corrupt.to_string())
+        Trouble::new(corrupt.to_string())
     }
 }
 
 impl From<VolumeError> for Trouble {
     fn from(error: VolumeError) -> Trouble {
-        Trouble(error.hint().map_or_else(|| error.to_string(), |hint| format!("{error}; {hint}")))
+        Trouble::new(error.hint().map_or_else(|| error.to_string(), |hint| format!("{error}; {hint}")))
     }
 }
 
 impl From<std::io::Error> for Trouble {
     fn from(error: std::io::Error) -> Trouble {
-        Trouble(error.to_string())
+        Trouble::new(error.to_string())
     }
 }

@@ -65,32 +65,8 @@ impl LiveExtents {
     }
 
     /// Ranges that may overlap: where they do, the last allocation counts.
-    fn of(mut ranges: Vec<(Range<u64>, u64)>) -> LiveExtents {
-        ranges.sort_unstable_by_key(|(range, generation)| (range.start, *generation));
-        let mut live = LiveExtents::default();
-        // Those that reach beyond the start of the next one, the newest on top.
-        let mut open: BinaryHeap<(u64, u64)> = BinaryHeap::new();
-        let mut at = 0;
-        for (range, generation) in ranges.into_iter().chain([(u64::MAX..u64::MAX, 0)]) {
-            while let Some(&(newest, end)) = open.peek().filter(|_| at < range.start) {
-                live.push(at..end.min(range.start), newest);
-                at = at.max(end.min(range.start));
-                if end <= at {
-                    open.pop();
-                }
-            }
-            at = range.start;
-            open.push((generation, range.end));
-        }
-        live
-    }
-
-    fn push(&mut self, range: Range<u64>, generation: u64) {
-        match self.ranges.last_mut() {
-            _ if range.is_empty() => {}
-            Some((last, own)) if last.end == range.start && *own == generation => last.end = range.end,
-            _ => self.ranges.push((range, generation)),
-        }
+    fn of(ranges: Vec<(Range<u64>, u64)>) -> LiveExtents {
+        LiveExtents { ranges: topmost(ranges) }
     }
 
     fn is_newer(&self, range: &Range<u64>, generation: u64) -> bool {
@@ -98,6 +74,32 @@ impl LiveExtents {
         let met = self.ranges[first..].iter().take_while(|(live, _)| live.start < range.end);
         met.into_iter().any(|(_, own)| *own > generation)
     }
+}
+
+/// Ranges with a rank, in order and without overlaps: where they overlapped, the one of the highest rank is left.
+pub(crate) fn topmost(mut ranges: Vec<(Range<u64>, u64)>) -> Vec<(Range<u64>, u64)> {
+    ranges.sort_unstable_by_key(|(range, rank)| (range.start, *rank));
+    let mut found: Vec<(Range<u64>, u64)> = Vec::new();
+    let mut push = |range: Range<u64>, rank: u64| match found.last_mut() {
+        _ if range.is_empty() => {}
+        Some((last, own)) if last.end == range.start && *own == rank => last.end = range.end,
+        _ => found.push((range, rank)),
+    };
+    // Those that reach beyond the start of the next one, the highest on top.
+    let mut open: BinaryHeap<(u64, u64)> = BinaryHeap::new();
+    let mut at = 0;
+    for (range, rank) in ranges.into_iter().chain([(u64::MAX..u64::MAX, 0)]) {
+        while let Some(&(highest, end)) = open.peek().filter(|_| at < range.start) {
+            push(at..end.min(range.start), highest);
+            at = at.max(end.min(range.start));
+            if end <= at {
+                open.pop();
+            }
+        }
+        at = range.start;
+        open.push((rank, range.end));
+    }
+    found
 }
 
 /// Allocations since the time of a tree.

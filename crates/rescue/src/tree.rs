@@ -12,7 +12,7 @@ use crate::wreck::Wreck;
 use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
 use butterfs_tree::Node;
 use rustc_hash::FxHashSet;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// A root of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -52,7 +52,7 @@ pub struct Losses {
 }
 
 /// Ranges of keys that are remembered.
-const MOST_RANGES: usize = 64;
+const MOST_RANGES: usize = 4096;
 /// Addresses that are remembered.
 const MOST_BLOCKS: usize = 1 << 16;
 
@@ -76,6 +76,16 @@ impl Losses {
         self.gone.len() as u64
     }
 
+    /// Whether a block is among those that are gone.
+    pub(crate) fn has_lost(&self, at: u64) -> bool {
+        self.gone.contains(&at)
+    }
+
+    /// Whether some block is gone in another scan too.
+    pub(crate) fn shares(&self, other: &Losses) -> bool {
+        self.gone.iter().any(|at| other.has_lost(*at))
+    }
+
     /// Blocks that were read although they are damaged or of another state.
     pub fn salvaged(&self) -> u64 {
         self.salvaged.len() as u64
@@ -94,6 +104,25 @@ impl Losses {
     pub fn is_none(&self) -> bool {
         self.gone.is_empty() && self.worst.is_none_or(|worst| worst == Quality::Good)
     }
+}
+
+/// Ranges in order, without overlaps.
+pub(crate) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut found: Vec<Range<u64>> = Vec::new();
+    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+        match found.last_mut().filter(|last| last.end >= range.start) {
+            Some(last) => last.end = last.end.max(range.end),
+            None => found.push(range),
+        }
+    }
+    found
+}
+
+/// Whether a range meets one of others, which are [`merged`].
+pub(crate) fn meets(others: &[Range<u64>], range: &Range<u64>) -> bool {
+    let first = others.partition_point(|other| other.end <= range.start);
+    others.get(first).is_some_and(|other| other.start < range.end)
 }
 
 fn note(addresses: &mut FxHashSet<u64>, at: u64) {

@@ -36,13 +36,27 @@ pub struct Doubts {
     pub is_preallocation_written: bool,
     /// Some of its extents lost their items, and were found by what the extent tree says.
     pub is_by_back_reference: bool,
+    /// Its list of extents is lost, or a part of it: the extents are those that the extent tree has for it.
+    pub is_list_lost: bool,
+    /// Of such extents some overlap, and nothing tells which one is newer.
+    pub is_order_unknown: bool,
+    /// Such extents have no checksums: they may be preallocated space.
+    pub may_be_unwritten: bool,
 }
 
 impl Doubts {
     /// The worst of them.
     pub fn worst(&self) -> Trust {
-        let is_odd =
-            self.contradicts || self.is_incomplete || self.is_by_back_reference || self.is_preallocation_written;
+        let flags = [
+            self.contradicts,
+            self.is_incomplete,
+            self.is_preallocation_written,
+            self.is_by_back_reference,
+            self.is_list_lost,
+            self.is_order_unknown,
+            self.may_be_unwritten,
+        ];
+        let is_odd = flags.contains(&true);
         let odd = if is_odd { Trust::Doubtful } else { Trust::Proved };
         [self.name, self.inode, self.xattrs, self.content, odd].into_iter().max().unwrap_or_default()
     }
@@ -91,6 +105,13 @@ impl Doubts {
             (self.is_incomplete, "tree blocks are lost that may have had more of it"),
             (self.is_preallocation_written, "an extent of it is marked as preallocated, but has checksums of data"),
             (self.is_by_back_reference, "its list of extents has a gap, which the extent tree fills"),
+            (
+                self.is_list_lost,
+                "its list of extents is lost, or a part of it: they are those that the extent tree has, and more may \
+                 show than the file had",
+            ),
+            (self.is_order_unknown, "extents of it overlap, and nothing tells which one is newer"),
+            (self.may_be_unwritten, "it has no checksums: some of it may be space that it never wrote"),
         ];
         reasons.extend(flags.iter().filter(|(is_so, _)| *is_so).map(|(_, reason)| (*reason).to_owned()));
         reasons

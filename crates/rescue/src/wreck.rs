@@ -548,6 +548,12 @@ impl Wreck {
         }
     }
 
+    /// The subvolumes that a tree may share blocks with because it is a snapshot of them, the nearest first.
+    pub(crate) fn origins_of(&self, tree: TreeId) -> Vec<TreeId> {
+        let writers = self.writers(&Expect::root(tree, Logical(0), None, None));
+        writers.into_iter().skip(1).map(|(origin, _)| origin).collect()
+    }
+
     /// The trees that have written blocks of a tree, and up to which generation.
     fn writers(&self, want: &Expect) -> Vec<(TreeId, u64)> {
         let mut writers = vec![(want.tree, want.generation.unwrap_or(u64::MAX))];

@@ -1,6 +1,7 @@
 //! The error counters of devices, which the device tree keeps from mount to mount.
 //!
-//! A commit that has something else to write brings them up to date; errors alone make no commit.
+//! A commit that has something else to write brings them up to date. Errors alone make no commit, but at the end of a
+//! scrub.
 
 use crate::error::Result;
 use crate::transaction::{Core, Handle};
@@ -37,6 +38,15 @@ pub(crate) fn write_device_stats(handle: &Handle) -> Result<bool> {
         }
     }
     Ok(any)
+}
+
+/// Whether errors were counted that the device tree does not have yet.
+pub(crate) fn has_counted_errors(core: &Core) -> bool {
+    let stored = core.devices.stats.lock();
+    core.volume
+        .device_stats()
+        .into_iter()
+        .any(|(device, stats)| stored.get(&device).copied().unwrap_or_default() != stats)
 }
 
 fn stats_of(item: &DevStats) -> DeviceStats {

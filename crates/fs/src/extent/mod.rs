@@ -20,7 +20,7 @@ pub(crate) use apply::{run_refs, run_some_refs};
 pub(crate) use block_groups::write_block_groups;
 pub(crate) use chunk_items::{insert_chunk_items, move_chunk_items, remove_chunk_items};
 pub(crate) use device_items::write_device_change;
-pub(crate) use device_stats::{load_device_stats, write_device_stats};
+pub(crate) use device_stats::{has_counted_errors, load_device_stats, write_device_stats};
 pub(crate) use stale_devices::{load_stale_devices, remember_state, stale_devices_changed, write_stale_devices};
 pub use tree_items::TreeItems;
 

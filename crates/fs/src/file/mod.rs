@@ -18,7 +18,6 @@
 
 mod allocation;
 mod buffer;
-pub mod codec;
 mod compression;
 mod dedupe;
 mod defragment;
@@ -39,6 +38,7 @@ mod write_back;
 
 pub use allocation::Allocation;
 pub use buffer::MAX_FILE_SIZE;
+pub use butterfs_codec as codec;
 pub use defragment::Defragment;
 pub use encoded::Encoded;
 pub use pressure::WriteBackThread;

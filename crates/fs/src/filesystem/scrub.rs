@@ -6,6 +6,7 @@
 
 use super::Filesystem;
 use crate::error::{Errno, Error, Result};
+use crate::extent;
 use crate::inode::InodeId;
 use crate::scrub::{Finding, Namer, Outcome, Progress, Resumed, Scrub, Selection, Settings};
 use butterfs_device::{AlignedBuffer, priority};
@@ -237,13 +238,15 @@ impl Filesystem {
         self.0.engine.volume().tell(text);
     }
 
-    /// Makes repairs durable, and rewrites bad superblock copies.
+    /// Makes repairs and the counted errors durable, and rewrites bad superblock copies.
     fn finish_scrub(&self, scrub: &Scrub) {
         let core = &self.0.engine;
-        if scrub.repairs(core) && core.aborted().is_none() {
+        let (repairs, has_counted) = (scrub.repairs(core), extent::has_counted_errors(core) && !self.is_read_only());
+        if (repairs || has_counted) && core.aborted().is_none() {
             let _operation = self.begin();
-            let made_durable = match scrub.has_bad_superblocks() {
+            let made_durable = match repairs && scrub.has_bad_superblocks() {
                 true => core.commit_anyway().and_then(|()| core.commit_anyway()),
+                false if has_counted => core.commit_anyway(),
                 false => core.volume().flush().map_err(Error::from),
             };
             if let Err(error) = made_durable {

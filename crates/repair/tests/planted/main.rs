@@ -1,8 +1,10 @@
 //! Every finding of the checker's table, planted, repaired, and taken back.
 
+mod crowded;
 mod file_extents;
 mod half_deleted;
 mod kernel;
+mod lost_leaves;
 mod misnamed;
 mod parted;
 #[path = "../../../check/tests/planted/plants.rs"]

@@ -226,6 +226,7 @@ const CASES: &[Case] = &[
     ),
     ("both copies of a leaf with files", |e| damage_copies(e, SUBVOLUME, KeyType::INODE_ITEM), Lost::Nothing),
     ("both copies of a leaf of the root tree", |e| damage_copies(e, TreeId::ROOT, KeyType::ROOT_ITEM), Lost::Nothing),
+    ("both copies of the chunk tree", |e| damage_copies(e, TreeId::CHUNK, KeyType::CHUNK_ITEM), Lost::Nothing),
     ("a length that is too small", |e| relength(e, plain_extent, -4096, false), Lost::Nothing),
     ("a length that is too large", |e| relength(e, plain_extent, 4096, false), Lost::Nothing),
     ("both lengths too small", |e| relength(e, plain_extent, -4096, true), Lost::Nothing),

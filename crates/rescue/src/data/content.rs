@@ -6,7 +6,7 @@
 //! ```
 
 use super::{LARGEST_EXTENT, LARGEST_PACKED, Reader};
-use crate::back_references::{BackReferences, Referenced, Users};
+use crate::back_references::{Referenced, Users};
 use crate::subvolume::{self, Extent};
 use crate::tree::Losses;
 use crate::trust::{Doubts, Trust};
@@ -23,7 +23,7 @@ const MOST_UNMARKED: usize = 4096;
 /// The longest extent that any writer makes.
 const LONGEST_WRITTEN: u64 = 128 << 20;
 /// The longest file: lengths are signed numbers of 64 bits.
-const LONGEST_FILE: u64 = i64::MAX as u64;
+pub(super) const LONGEST_FILE: u64 = i64::MAX as u64;
 
 /// The content of one file.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub struct Content {
     pub(super) bad_items: u64,
     /// Data lies behind the end that the inode names.
     pub reaches_beyond: bool,
+    /// The inode counts more bytes than its extents have, of which tree blocks are lost, and nothing fills the gaps.
+    pub(crate) lacks_extents: bool,
     /// Bytes that the inode counts, and that no extent has.
     pub(super) unaccounted: u64,
     /// Extents that fill gaps.
@@ -215,6 +217,7 @@ impl Reader<'_> {
             losses,
             bad_items,
             reaches_beyond,
+            lacks_extents: false,
             unaccounted,
             recovered,
             listed,
@@ -232,6 +235,7 @@ impl Reader<'_> {
         let gone = if content.unaccounted > 0 { gone } else { counted.saturating_sub(account.bytes) };
         if gone > 0 {
             self.recover(&mut content, gone);
+            content.lacks_extents = content.recovered.is_empty() && content.losses.blocks() > 0;
         }
         content
     }
@@ -262,7 +266,7 @@ impl Reader<'_> {
 
     /// Whether the extent tree has this extent, as far as that can be read.
     fn is_in_extent_tree(&self, extent: &FileExtent) -> bool {
-        let Some(extents) = self.extents.filter(|_| extent.is_on_disk()) else { return true };
+        let Some(extents) = self.extents().filter(|_| extent.is_on_disk()) else { return true };
         let key = Key::new(extent.at.0, KeyType::EXTENT_ITEM, extent.disk_len);
         let mut is_there = false;
         let losses = extents.scan(key, key, &mut |_, _, _| {
@@ -329,7 +333,7 @@ impl Reader<'_> {
 
     /// Whether the extent tree has another extent that shares bytes with this one.
     fn is_overlapped(&self, at: u64, len: u64) -> bool {
-        let Some(extents) = self.extents else { return false };
+        let Some(extents) = self.extents() else { return false };
         let nodesize = self.tree.wreck.nodesize() as u64;
         let first = Key::new(at.saturating_sub(LONGEST_WRITTEN), KeyType::EXTENT_ITEM, 0);
         let last = Key::new(at.saturating_add(len - 1), KeyType::METADATA_ITEM, u64::MAX);
@@ -350,11 +354,7 @@ impl Reader<'_> {
     /// Whether another file of the subvolume has the extent at this address, and the extent tree does not say so.
     fn is_used_by_another(&self, ino: u64, at: u64) -> bool {
         let users = self.users.get_or_init(|| Users::of(&self.tree));
-        let tree = self.tree.root.tree.0;
-        let is_known = |user: &u64| {
-            let references = self.references.get();
-            references.is_some_and(|all| all.of_inode(tree, *user).iter().any(|one| one.at == at))
-        };
+        let is_known = |user: &u64| self.referenced(*user).iter().any(|one| one.at == at);
         users.of_extent(at).any(|user| user != ino && !is_known(&user))
     }
 
@@ -383,8 +383,8 @@ impl Reader<'_> {
 
     /// The extents of a file as the extent tree has them, in their order.
     fn referenced(&self, ino: u64) -> Vec<Referenced> {
-        let Some(extents) = self.extents else { return Vec::new() };
-        self.references.get_or_init(|| BackReferences::of(extents)).of_inode(self.tree.root.tree.0, ino)
+        let extents = self.extents.as_ref();
+        extents.map(|extents| extents.references().of_inode(self.tree.root.tree, ino)).unwrap_or_default()
     }
 
     /// The length that an inode says, if that can be, and whether it cannot: a damaged one must not contradict its
@@ -393,7 +393,9 @@ impl Reader<'_> {
         let Some(item) = inode.item else { return (None, false) };
         let size = item.size.get();
         let is_possible = size <= LONGEST_FILE;
-        if inode.trust < Trust::Doubtful && is_possible {
+        // A file that was empty in an older state, and has data, is not empty any more.
+        let is_outdated = inode.trust == Trust::Older && size == 0;
+        if inode.trust < Trust::Doubtful && is_possible && !is_outdated {
             return (Some(size), false);
         }
         let (mut account, mut end, mut inline) = (Account::default(), 0, None);

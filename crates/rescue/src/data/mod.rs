@@ -8,8 +8,10 @@
 //! ranges.
 
 mod content;
+mod packed;
+mod references;
 
-use crate::back_references::{BackReferences, Users};
+use crate::back_references::{ExtentTree, Users};
 use crate::live::Since;
 use crate::subvolume::{self, Extent};
 use crate::tree::Tree;
@@ -23,6 +25,7 @@ use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{ControlFlow, Range};
+use std::rc::Rc;
 
 pub use content::Content;
 use content::covered;
@@ -163,9 +166,8 @@ pub struct Reader<'a> {
     tree: Tree<'a>,
     checksums: Option<Tree<'a>>,
     kept: VecDeque<(Packed, Vec<u8>, Sector)>,
-    /// The extent tree of the same time, and what was read of it.
-    extents: Option<Tree<'a>>,
-    references: OnceCell<BackReferences>,
+    /// The extent tree of the same time.
+    extents: Option<Rc<ExtentTree<'a>>>,
     /// The files by the extents that they use.
     users: OnceCell<Users>,
     /// Later allocations, for a subvolume of an earlier time.
@@ -175,12 +177,11 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// A reader of a subvolume, with the checksum tree of the same time where there is one.
     pub fn new(tree: Tree<'a>, checksums: Option<Tree<'a>>) -> Reader<'a> {
-        let (references, users) = (OnceCell::new(), OnceCell::new());
-        Reader { tree, checksums, kept: VecDeque::new(), extents: None, references, users, since: None }
+        Reader { tree, checksums, kept: VecDeque::new(), extents: None, users: OnceCell::new(), since: None }
     }
 
     /// With the extent tree of the same commit: it confirms extents, and fills gaps.
-    pub fn with_extents(self, extents: Option<Tree<'a>>) -> Reader<'a> {
+    pub(crate) fn with_extents(self, extents: Option<Rc<ExtentTree<'a>>>) -> Reader<'a> {
         Reader { extents, ..self }
     }
 
@@ -192,6 +193,10 @@ impl<'a> Reader<'a> {
     /// The subvolume.
     pub fn tree(&self) -> Tree<'a> {
         self.tree
+    }
+
+    fn extents(&self) -> Option<Tree<'a>> {
+        self.extents.as_ref().map(|extents| extents.tree)
     }
 
     /// Hands the bytes of all ranges to `take`.

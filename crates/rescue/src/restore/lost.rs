@@ -40,11 +40,12 @@ impl Restorer<'_> {
         }
     }
 
-    /// The numbers of inodes of which anything is there, that have a name or an item, and that were not visited.
+    /// The numbers of inodes of which anything is there, that have a name or an item, and that were not visited; and of
+    /// those whose items are lost and whose extents the extent tree has.
     fn unvisited(&mut self, id: TreeId) -> Vec<u64> {
         let Some(tree) = self.tree(id) else { return Vec::new() };
         let mut found: Vec<u64> = Vec::new();
-        let (mut deleted, visited) = (None, self.visited.entry(id).or_default());
+        let (mut deleted, visited) = (None, &*self.visited.entry(id).or_default());
         let losses = tree.scan(Key::new(ROOT_DIRECTORY, KeyType(0), 0), Key::MAX, &mut |key, data, _| {
             let is_inode = key.objectid < u64::MAX - 256 && key.kind <= KeyType::EXTENT_DATA;
             if !is_inode || key.kind == KeyType::ORPHAN_ITEM || visited.contains(key.objectid) {
@@ -60,6 +61,11 @@ impl Restorer<'_> {
             }
             ControlFlow::Continue(())
         });
+        let mut without_items = self.without_items(id, &losses);
+        without_items.retain(|ino| !self.is_visited(id, *ino));
+        found.extend(without_items);
+        found.sort_unstable();
+        found.dedup();
         self.lose(id, losses);
         found
     }

@@ -11,6 +11,7 @@
 
 mod bits;
 mod lost;
+mod references;
 mod selection;
 mod subvolumes;
 mod summary;
@@ -19,6 +20,7 @@ mod thing;
 pub use selection::Selection;
 pub use summary::{Event, Finding, OlderState, Summary};
 
+use crate::back_references::ExtentTree;
 use crate::data::{Content, Grade, Outcome, Reader};
 use crate::roots::{Roots, Source};
 use crate::sink::{Attributes, Incoming, Made, Path, Sink, safe_name, shown};
@@ -29,7 +31,9 @@ use crate::wreck::Wreck;
 use bits::Bits;
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use rustc_hash::FxHashMap;
+use std::cell::OnceCell;
 use std::io;
+use std::rc::Rc;
 use thing::Thing;
 
 /// Which parts of the files are restored, and how.
@@ -68,6 +72,8 @@ pub struct Restorer<'a> {
     sink: &'a mut dyn Sink,
     tell: &'a mut dyn FnMut(Event<'_>),
     reader: Option<(TreeId, Reader<'a>)>,
+    /// The extent tree of the last commit.
+    extent_tree: OnceCell<Option<Rc<ExtentTree<'a>>>>,
     visited: FxHashMap<TreeId, Bits>,
     links: FxHashMap<(TreeId, u64), Linked>,
     losses: FxHashMap<TreeId, Losses>,
@@ -125,6 +131,7 @@ impl<'a> Restorer<'a> {
             sink,
             tell,
             reader: None,
+            extent_tree: OnceCell::new(),
             visited: FxHashMap::default(),
             links: FxHashMap::default(),
             losses: FxHashMap::default(),
@@ -191,10 +198,7 @@ impl<'a> Restorer<'a> {
     fn reader(&mut self, id: TreeId) -> Option<&mut Reader<'a>> {
         if self.reader.as_ref().is_none_or(|(known, _)| *known != id) {
             let checksums = self.roots.checksums().map(|root| Tree::new(self.wreck, root));
-            let is_current = |id| self.roots.trees.get(&id).is_some_and(|root| root.source == Source::Current);
-            let are_of_one_commit = is_current(id) && is_current(TreeId::EXTENT) && !self.expects_older;
-            let extents = self.tree(TreeId::EXTENT).filter(|_| are_of_one_commit);
-            let reader = Reader::new(self.tree(id)?, checksums).with_extents(extents);
+            let reader = Reader::new(self.tree(id)?, checksums).with_extents(self.extent_tree(id));
             self.reader = Some((id, reader.with_since(self.roots.since.clone())));
         }
         self.reader.as_mut().map(|(_, reader)| reader)
@@ -423,7 +427,11 @@ impl<'a> Restorer<'a> {
         let (wanted, most, expects_older) = (self.wanted, self.wanted.most_bytes, self.expects_older);
         (self.tell)(Event::Restoring(path));
         let Some(reader) = self.reader(id) else { return Ok(None) };
-        let content = reader.content(thing.ino, &thing.inode);
+        let mut content = reader.content(thing.ino, &thing.inode);
+        let references = if content.lacks_extents { self.referenced(id, thing.ino) } else { thing.references.clone() };
+        if let Some(reader) = self.reader(id) {
+            content = reader.with_references(content, &thing.inode, &references);
+        }
         if wanted.dry_run {
             self.summary.files += 1;
             self.summary.bytes = self.summary.bytes.saturating_add(content.size);

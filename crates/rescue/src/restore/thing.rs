@@ -3,6 +3,7 @@
 //! Invariant: set-id bits, device nodes and `security.` attributes come only from tree blocks that fit their checksums.
 
 use super::{Restorer, has_content};
+use crate::back_references::Referenced;
 use crate::sink::{Attributes, Moment};
 use crate::subvolume::{self, DIRECTORY, Entry, Inode, REGULAR, SYMLINK, TYPE_MASK, mode_of};
 use crate::tree::Tree;
@@ -24,6 +25,8 @@ pub(super) struct Thing {
     pub doubts: Doubts,
     /// Neither its inode nor any content is left.
     pub is_only_a_name: bool,
+    /// Extents of the extent tree, where its inode or its list of extents is lost.
+    pub references: Vec<Referenced>,
     /// Its entry and its inode name different types.
     is_type_disputed: bool,
 }
@@ -52,6 +55,9 @@ impl Thing {
             contradicts,
             is_by_back_reference: content.is_by_back_reference,
             is_preallocation_written: content.is_preallocation_written,
+            is_list_lost: content.is_list_lost,
+            is_order_unknown: content.is_order_unknown,
+            may_be_unwritten: content.may_be_unwritten,
             ..self.doubts
         }
     }
@@ -75,7 +81,13 @@ impl Restorer<'_> {
         let is_wrong = inode.item.is_some() && entry.is_some_and(|entry| !knows(entry));
         let entry = entry.map(|(_, entry)| entry);
         let (mode, is_type_disputed) = mode(&tree, ino, &inode, entry);
-        let is_only_a_name = inode.item.is_none() && mode & TYPE_MASK != DIRECTORY && !has_content(&tree, ino);
+        // An inode of an older state without extents says nothing of those that it has got since.
+        let is_doubtful = inode.item.is_none() || inode.trust == Trust::Older;
+        let has_own_content = !is_doubtful || has_content(&tree, ino);
+        let is_lost_file = is_doubtful && mode & TYPE_MASK == REGULAR && (inode.item.is_none() || !has_own_content);
+        let references = if is_lost_file { self.referenced(id, ino) } else { Vec::new() };
+        let has_any_content = has_own_content || !references.is_empty();
+        let is_only_a_name = inode.item.is_none() && mode & TYPE_MASK != DIRECTORY && !has_any_content;
         let mut doubts = Doubts {
             name: entry.map_or(inode.names_trust, |entry| entry.trust),
             inode: inode.trust,
@@ -95,7 +107,7 @@ impl Restorer<'_> {
         if self.expects_older {
             doubts = doubts.expecting_older();
         }
-        Some(Thing { ino, inode, attributes, doubts, is_only_a_name, is_type_disputed })
+        Some(Thing { ino, inode, attributes, doubts, is_only_a_name, references, is_type_disputed })
     }
 
     /// A directory that no entry is asked about.

@@ -7,6 +7,7 @@ mod deleted;
 mod losses;
 mod opened;
 mod profiles;
+mod references;
 mod repairs;
 mod saved;
 mod sinks;

@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! The three compressions of file data: streams as they lie in an extent or an inline item, and back.
 //!
 //! # Invariants
@@ -10,15 +12,21 @@
 //!
 //! Not here: which extents are compressed, checksums of the stored bytes, caching of decompressed extents.
 
+#![forbid(unsafe_code)]
+
 mod lzo;
 mod lzo1x;
+mod method;
 mod zlib;
 mod zstd;
 
-pub use crate::file_extent::MAX_UNCOMPRESSED;
-pub use crate::options::{Algorithm, Method};
+pub use method::{Algorithm, Method};
 
+use butterfs_ondisk::packing;
 use std::fmt;
+
+/// The most uncompressed bytes that one compressed extent holds.
+pub const MAX_UNCOMPRESSED: usize = packing::LARGEST as usize;
 
 /// The most bytes that one compressed extent takes on disk.
 pub const MAX_COMPRESSED: usize = 128 << 10;
