@@ -676,15 +676,18 @@ fn a_device_that_missed_commits_keeps_telling_it() {
     let file = fs::OpenOptions::new().write(true).open(mount.path().join("file")).unwrap();
     file.write_all_at(&[b'N'; 100_000], 0).unwrap();
     drop(file);
+    fs::write(mount.path().join("summed"), [b's'; 100_000]).unwrap();
     mount.finish();
     let expected = [vec![b'N'; 100_000], vec![b'o'; 100_000]].concat();
     let old = images.each_ref().map(|image| fs::read(image).unwrap());
-    let commands: [&[&str]; 5] = [
+    let commands: [&[&str]; 7] = [
         &["restore", "-l"],
         &["rescue", "super-recover", "-y"],
         &["rescue", "zero-log"],
         &["rescue", "clear-uuid-tree"],
         &["check", "--repair", "--force"],
+        &["rescue", "fix-data-checksum", "-m", "1"],
+        &["rescue", "fix-data-checksum", "-m", "2"],
     ];
     for (number, words) in commands.into_iter().enumerate() {
         images.iter().zip(&old).for_each(|(image, bytes)| fs::write(image, bytes).unwrap());
@@ -694,6 +697,7 @@ fn a_device_that_missed_commits_keeps_telling_it() {
         let restored = butterfs(&["restore", "-a", two, one, text(&saved)]);
         assert_eq!(restored.code, Some(0), "{words:?}: {said:?} {restored:?}");
         assert!(fs::read(saved.join("file")).unwrap() == expected, "{words:?}: {said:?}");
+        assert!(fs::read(saved.join("summed")).unwrap() == [b's'; 100_000], "{words:?}: {said:?}");
         assert!(restored.stderr.contains("/one has missed commits"), "{restored:?}");
         if number == 4 {
             assert!(said.code == Some(1) && said.stderr.contains("scrub start"), "{said:?}");

@@ -10,6 +10,7 @@
 //! Limits: without them nothing is left of such a place; items of damaged blocks are left out, and so are ranges after
 //! the first [`MOST_RANGES`].
 
+use crate::roots::Roots;
 use crate::tree::Tree;
 use crate::trust::Trust;
 use crate::wreck::Wreck;
@@ -113,6 +114,17 @@ pub(crate) struct Since {
 }
 
 impl Since {
+    /// That of the trees of an earlier commit; `None` for those of the last one.
+    pub(crate) fn of(wreck: &Wreck, roots: &Roots) -> Option<Since> {
+        let generation = roots.root_tree?.generation.filter(|own| *own < wreck.superblock().generation.get())?;
+        let last = wreck.roots_of_last_commit();
+        let root = |roots: &Roots, tree| roots.trees.get(&tree).map(|found| found.root);
+        let extents = root(&last, TreeId::EXTENT).map(|root| Tree::new(wreck, root));
+        let live = Arc::new(LiveExtents::newer_than(generation, wreck, extents));
+        let has_own_checksums = root(roots, TreeId::CSUM) != root(&last, TreeId::CSUM);
+        Some(Since { live, generation, has_own_checksums })
+    }
+
     /// Whether a part of this range was allocated after the time of the tree.
     pub(crate) fn is_reused(&self, range: Range<u64>) -> bool {
         self.live.is_newer(&range, self.generation)

@@ -435,7 +435,7 @@ impl Wreck {
         has_all
     }
 
-    fn roots_of_last_commit(&self) -> Roots {
+    pub(crate) fn roots_of_last_commit(&self) -> Roots {
         let (at, level, generation) = self.superblock.tree_root();
         let root = Root { tree: TreeId::ROOT, at: at.0, level: Some(level.0), generation: Some(generation.0) };
         Roots::of(self, root, Source::Current)

@@ -31,7 +31,7 @@ pub struct Bad {
 /// Sectors that are listed.
 const MOST_LISTED: usize = 100_000;
 
-/// Reads all copies of all data that has checksums.
+/// Reads all copies of all data that has checksums. Those on devices that have missed commits are left out.
 pub fn find(wreck: &Wreck) -> Result<Vec<Bad>> {
     let roots = Roots::assemble(wreck);
     let root = roots.checksums().ok_or_else(|| Error("the checksum tree is lost".to_owned()))?;
@@ -44,7 +44,8 @@ pub fn find(wreck: &Wreck) -> Result<Vec<Bad>> {
             let is_bad = |copy: &usize| {
                 wreck.volume().read_copy(at, *copy, &mut bytes).is_err() || !wreck.checksum().matches(&bytes, sum)
             };
-            let mirrors: Vec<u32> = (0..copies).filter(is_bad).map(|copy| copy as u32 + 1).collect();
+            let current = (0..copies).filter(|copy| !wreck.is_on_device_behind(at, *copy));
+            let mirrors: Vec<u32> = current.filter(is_bad).map(|copy| copy as u32 + 1).collect();
             if !mirrors.is_empty() {
                 found.push(Bad { logical: at.0, mirrors, copies: copies as u32, files: Vec::new() });
             }
@@ -93,6 +94,9 @@ pub fn accept(wreck: &Wreck, devices: &[Arc<dyn BlockDevice>], sectors: &[Logica
     for at in sectors {
         let copy = (mirror as usize).checked_sub(1).filter(|copy| *copy < wreck.volume().copies(*at));
         let copy = copy.ok_or_else(|| Error(format!("there is no mirror {mirror} of {at}")))?;
+        if wreck.is_on_device_behind(*at, copy) {
+            return error(format!("mirror {mirror} of {at} is of an earlier state: its device has missed commits"));
+        }
         wreck.volume().read_copy(*at, copy, &mut bytes).map_err(|failed| Error(failed.to_string()))?;
         wanted.insert(at.0, wreck.checksum().digest(&bytes)[..width].to_vec());
     }

@@ -22,6 +22,7 @@ pub use summary::{Event, Finding, OlderState, Summary};
 
 use crate::back_references::ExtentTree;
 use crate::data::{Content, Grade, Outcome, Reader};
+use crate::live::Since;
 use crate::roots::{Roots, Source};
 use crate::sink::{Attributes, Incoming, Made, Path, Sink, safe_name, shown};
 use crate::subvolume::{self, Entry, REGULAR, SYMLINK, TYPE_MASK, Target};
@@ -74,6 +75,8 @@ pub struct Restorer<'a> {
     reader: Option<(TreeId, Reader<'a>)>,
     /// The extent tree of the last commit.
     extent_tree: OnceCell<Option<Rc<ExtentTree<'a>>>>,
+    /// Later allocations, where the trees are those of an earlier time.
+    since: Option<Since>,
     visited: FxHashMap<TreeId, Bits>,
     links: FxHashMap<(TreeId, u64), Linked>,
     losses: FxHashMap<TreeId, Losses>,
@@ -132,6 +135,7 @@ impl<'a> Restorer<'a> {
             tell,
             reader: None,
             extent_tree: OnceCell::new(),
+            since: roots.since.clone().or_else(|| Since::of(wreck, roots)),
             visited: FxHashMap::default(),
             links: FxHashMap::default(),
             losses: FxHashMap::default(),
@@ -199,7 +203,7 @@ impl<'a> Restorer<'a> {
         if self.reader.as_ref().is_none_or(|(known, _)| *known != id) {
             let checksums = self.roots.checksums().map(|root| Tree::new(self.wreck, root));
             let reader = Reader::new(self.tree(id)?, checksums).with_extents(self.extent_tree(id));
-            self.reader = Some((id, reader.with_since(self.roots.since.clone())));
+            self.reader = Some((id, reader.with_since(self.since.clone())));
         }
         self.reader.as_mut().map(|(_, reader)| reader)
     }

@@ -2,20 +2,23 @@
 
 use crate::file;
 use crate::opened::scanned;
+use crate::references::Keeping;
 use crate::saved::everything;
 use crate::trust::{Bed, CALLER};
 use butterfs_device::MemoryDevice;
 use butterfs_fs::{Filesystem, InodeId};
 use butterfs_ondisk::{Key, KeyType, TreeId};
+use butterfs_rescue::Wreck;
 use butterfs_rescue::data::Grade;
-use butterfs_rescue::restore::{Event, Restorer, Selection, Summary};
-use butterfs_rescue::roots::Roots;
+use butterfs_rescue::restore::{Event, ROOT_DIRECTORY, Restorer, Selection, Summary};
+use butterfs_rescue::roots::{Roots, root_trees};
 use butterfs_rescue::sink::{Directory, Image, Shared, Sink, Tar};
 use butterfs_rescue::tree::Tree;
 use butterfs_rescue::undelete;
 use butterfs_testkit::kernel::{self, KernelMount, run_ok};
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
+use std::collections::BTreeSet;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -108,7 +111,32 @@ fn deleted_files_by_place(test: &str, deletes_newer: bool) -> Option<(usize, usi
         *(if is_left { &mut left } else { &mut reused }) += 1;
     }
     println!("{left} files are left, {reused} have lost their places");
+    judge_earlier_commits(&wreck);
     Some((left, reused))
+}
+
+/// Restores each commit that is still known: files that hold bytes of others are named.
+fn judge_earlier_commits(wreck: &Wreck) {
+    let last = wreck.superblock().generation.get();
+    for (root, source) in root_trees(wreck).into_iter().filter(|(root, _)| root.generation < Some(last)) {
+        let (roots, mut sink, mut named) = (Roots::of(wreck, root, source), Keeping::default(), BTreeSet::new());
+        let mut tell = |event: Event<'_>| {
+            if let Event::File(path, outcome, _) = event
+                && outcome.grade() > Grade::Unverified
+            {
+                named.insert(String::from_utf8_lossy(&path.join(&b'/')).into_owned());
+            }
+        };
+        let restorer = Restorer::new(wreck, &roots, everything(), Selection::default(), &mut sink, &mut tell);
+        let summary = restorer.run(TreeId::FS, ROOT_DIRECTORY).unwrap();
+        for (path, content) in &sink.files {
+            let Some(number) = path.strip_prefix("old").and_then(|number| number.parse::<u8>().ok()) else { continue };
+            let is_right = content.iter().all(|byte| *byte == number);
+            let is_named = named.contains(path);
+            assert!(is_right || is_named, "{path} of {root:?} holds bytes of others");
+            assert!(is_right || !summary.complete, "{summary:?}");
+        }
+    }
 }
 
 /// A deleted file without checksums whose place has a newer file is partial, and the report says why.

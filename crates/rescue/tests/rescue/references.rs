@@ -27,12 +27,12 @@ const SECTOR: usize = 4096;
 const LEN: u64 = 192 << 20;
 
 /// Contents of files by their paths.
-type Files = BTreeMap<String, Vec<u8>>;
+pub type Files = BTreeMap<String, Vec<u8>>;
 
 /// Takes files and keeps their contents.
 #[derive(Default)]
-struct Keeping {
-    files: Files,
+pub struct Keeping {
+    pub files: Files,
     modes: BTreeMap<String, u32>,
 }
 

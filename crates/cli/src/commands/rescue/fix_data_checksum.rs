@@ -5,6 +5,7 @@ use crate::commands::Run;
 use crate::commands::restore::Source;
 use crate::error::CliError;
 use crate::output::{Format, json};
+use crate::report;
 use butterfs_ondisk::Logical;
 use butterfs_rescue::patch::sums::{self, Bad};
 use butterfs_rescue::wreck::Opening;
@@ -40,6 +41,7 @@ impl Run for Args {
     fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let Some(mirror) = self.mirror else {
             let wreck = Source::default().open(&self.devices, None)?;
+            wreck.cautions.iter().for_each(|note| report::warn(note));
             let found = sums::find(&wreck).map_err(failed)?;
             return show(&found, format, out);
         };
