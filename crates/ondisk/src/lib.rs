@@ -8,6 +8,7 @@
 //!
 //! - [`units`]: the domain's quantities as types
 //! - [`key`]: keys and key types
+//! - [`leaf_keys`]: the keys of a leaf's items, where some have wrong bits
 //! - [`header`]: tree block header, item headers, key pointers
 //! - [`items`]: item payloads
 //! - [`layout`]: the fields of every structure, as a table
@@ -44,6 +45,7 @@ pub mod features;
 pub mod header;
 pub mod items;
 pub mod key;
+pub mod leaf_keys;
 pub mod packing;
 pub mod profile;
 pub mod superblock;

@@ -8,7 +8,9 @@ use crate::ranges::Ranges;
 use crate::trouble::{Result, Trouble};
 use crate::walk;
 use butterfs_ondisk::header::max_item_size;
-use butterfs_ondisk::items::{FileExtent, FileExtentBody, InodeItem, compression, file_extent_type, inode_flags};
+use butterfs_ondisk::items::{
+    FileExtent, FileExtentBody, InodeItem, block_group_flags, compression, file_extent_type, inode_flags,
+};
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
 use rustc_hash::FxHashSet;
@@ -79,10 +81,13 @@ pub(crate) fn remove(forest: &mut Forest, range: Range<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Removes checksums of what is no data.
-pub(crate) fn remove_stray(forest: &mut Forest, range: Range<u64>) -> Result<()> {
-    forest
-        .did(Pass::Checksums, format!("removes the checksums of {} bytes at {}", range.end - range.start, range.start));
+/// Removes checksums of what is no data. Where other data `lacks` some, they may have been those.
+pub(crate) fn remove_stray(forest: &mut Forest, range: Range<u64>, lacks: bool) -> Result<()> {
+    let what = format!("removes the checksums of {} bytes at {}", range.end - range.start, range.start);
+    match lacks {
+        true => forest.lose(Pass::Checksums, what, "checksums that fit no data, while some data has none"),
+        false => forest.did(Pass::Checksums, what),
+    }
     remove(forest, range)
 }
 
@@ -165,6 +170,25 @@ fn has_digest(forest: &Forest, at: u64, digest: &[u8]) -> bool {
         forest.store.volume.read_copy(Logical(at), copy, &mut data).is_ok()
             && forest.store.identity.checksum.matches(&data, digest)
     })
+}
+
+/// Sectors that are read to compare data with the digests of an item.
+const SAMPLES: usize = 8;
+
+/// Whether the data at an address has these digests, by some of its sectors.
+pub(crate) fn fit(forest: &Forest, at: u64, digests: &[u8]) -> bool {
+    let (sector, len) = (forest.store.sectorsize(), forest.store.identity.checksum.len());
+    let count = digests.len() / len;
+    let end = at.checked_add(count as u64 * sector).map(|end| end - 1);
+    let is_data = |at: u64| {
+        let map = forest.store.volume.chunk_map();
+        map.get(Logical(at)).is_some_and(|chunk| chunk.kind & block_group_flags::DATA != 0)
+    };
+    let Some(_) = end.filter(|end| count > 0 && at.is_multiple_of(sector) && is_data(at) && is_data(*end)) else {
+        return false;
+    };
+    let mut samples = (0..SAMPLES.min(count)).map(|sample| sample * (count - 1) / (SAMPLES.min(count) - 1).max(1));
+    samples.all(|index| has_digest(forest, at + index as u64 * sector, &digests[index * len..(index + 1) * len]))
 }
 
 /// A sector of data that fits its checksum; nothing where it has none, or no copy fits.

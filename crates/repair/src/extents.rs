@@ -7,6 +7,7 @@
 use crate::extent_items::{Extent, Stored};
 use crate::forest::Forest;
 use crate::free_space;
+use crate::headers;
 use crate::ranges::Ranges;
 use crate::references::{self, References, Source};
 use crate::store::Event;
@@ -77,7 +78,14 @@ fn group_tree(forest: &Forest) -> TreeId {
 
 /// Whether every block of a tree can be read.
 pub(crate) fn is_readable(forest: &Forest, id: TreeId) -> bool {
-    forest.ptr(id).is_ok_and(|ptr| walk::items(&forest.store, &ptr, &mut |_, _| {}))
+    let mut is_odd = false;
+    let is_whole = |ptr| {
+        walk::walk(&forest.store, &ptr, None, &mut |node, _| {
+            is_odd |= headers::is_odd(node);
+            true
+        })
+    };
+    forest.ptr(id).is_ok_and(is_whole) && !is_odd
 }
 
 /// Books events, block groups, free space and root items until nothing changes any more.

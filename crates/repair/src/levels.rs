@@ -6,6 +6,7 @@
 
 use crate::action::{Action, Pass};
 use crate::forest::{Forest, root_ptr};
+use crate::headers;
 use crate::orphans;
 use crate::roots::remembered;
 use crate::store::Store;
@@ -76,9 +77,12 @@ fn is_unreadable(forest: &Forest) -> impl Fn(&NodePtr) -> bool + '_ {
     |ptr| ptr.tree != TreeId::EXTENT && forest.store.read(ptr).is_err()
 }
 
-/// The level of the block to which a pointer leads, if it differs and everything else fits.
+/// The level of the block to which a pointer leads, if it differs and everything else fits, the children too: else the
+/// block may be the one whose level is wrong.
 fn other_level(store: &Store, ptr: &NodePtr) -> Option<Level> {
-    if store.read(ptr).is_ok() { None } else { store.other_level(ptr) }
+    let level = if store.read(ptr).is_ok() { None } else { store.other_level(ptr) }?;
+    let found = NodePtr { level, ..*ptr };
+    store.read(&found).is_ok_and(|node| headers::has_child(store, &found, &node)).then_some(level)
 }
 
 /// Whether a backup root names this root with this level.

@@ -142,7 +142,10 @@ pub fn plan(devices: &[Arc<dyn BlockDevice>], options: &Options, told: Told<'_>)
     let mut references = 0;
     let (mut demands, mut idle) = (options.demands(), 0);
     let is_left = |plan: &Plan| !options.only_demands && plan.after.findings.iter().any(can_be_repaired(options));
-    while idle < MOST_IDLE && (demands || is_left(&plan)) {
+    // Checksums that are missing may stand under a wrong key, which the first round sees.
+    let is_lost = |finding: &Finding| matches!(finding, Finding::ChecksumMissing { .. });
+    let may_be_misplaced = !options.only_demands && plan.after.findings.iter().any(is_lost);
+    while idle < MOST_IDLE && (demands || is_left(&plan) || (may_be_misplaced && plan.rounds == 0)) {
         told(plan.rounds + 1, "repairing");
         let once = Options { start: Start::default(), ..options.clone() };
         let wishes = if plan.rounds == 0 { once } else { without_demands(options) };
@@ -154,6 +157,9 @@ pub fn plan(devices: &[Arc<dyn BlockDevice>], options: &Options, told: Told<'_>)
                 break;
             }
         };
+        if round.actions.is_empty() && !demands && !is_left(&plan) {
+            break;
+        }
         plan.rounds += 1;
         demands = false;
         references = references.max(round.references);

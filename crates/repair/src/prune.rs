@@ -7,6 +7,7 @@
 
 use crate::action::Pass;
 use crate::forest::Forest;
+use crate::headers;
 use crate::orphans::{self, Orphan};
 use crate::ranges::Ranges;
 use crate::salvage;
@@ -58,6 +59,8 @@ struct Pruner<'a> {
     /// Keys from which on items are lost, of any tree.
     gaps: BTreeSet<Key>,
     lost_keys: LostKeys,
+    /// Sound blocks had more items than their headers said.
+    has_shown: bool,
 }
 
 /// The keys of inodes that lost leaves may have had, of any tree, and where these leaves were.
@@ -125,6 +128,8 @@ pub(crate) struct Pruned {
     /// Subvolumes that were damaged.
     pub subvolumes: Vec<TreeId>,
     pub lost_keys: LostKeys,
+    /// Sound blocks had more items than their headers said, so that the findings are out of date.
+    pub has_shown: bool,
 }
 
 /// Prunes the trees that have blocks which cannot be used. Trees that follow from others are left to their passes.
@@ -132,6 +137,7 @@ pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
     let (mut known, orphans) = (FxHashMap::default(), OnceCell::new());
     let (mut without_item, mut without_extents, mut gaps) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let mut lost_keys = LostKeys::default();
+    let mut has_shown = false;
     for &tree in damaged {
         let Ok(ptr) = forest.ptr(tree) else { continue };
         let from = forest.drop_point(tree);
@@ -152,11 +158,12 @@ pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
             without_extents: extents,
             gaps: std::mem::take(&mut gaps),
             lost_keys: std::mem::take(&mut lost_keys),
+            has_shown,
         };
         let outcome = pruner.visit(&ptr, None, from)?;
         let lost = pruner.lost;
         (known, without_item, without_extents) = (pruner.known, pruner.without_item, pruner.without_extents);
-        (gaps, lost_keys) = (pruner.gaps, pruner.lost_keys);
+        (gaps, lost_keys, has_shown) = (pruner.gaps, pruner.lost_keys, pruner.has_shown);
         match outcome {
             Outcome::Same => continue,
             Outcome::OfGeneration(generation) => forest.set_root(tree, NodePtr { generation, ..ptr }),
@@ -178,7 +185,7 @@ pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
         let what = format!("takes blocks that cannot be used out of tree {}", tree.get() as i64);
         forest.lose(Pass::Blocks, what, lost);
     }
-    let mut found = Pruned { lost_keys, ..Pruned::default() };
+    let mut found = Pruned { has_shown, lost_keys, ..Pruned::default() };
     let is_whole = |tree: &&TreeId| tree.is_subvolume() && forest.drop_point(**tree).is_none();
     for &tree in damaged.iter().filter(is_whole) {
         found.subvolumes.push(tree);
@@ -208,13 +215,20 @@ impl Pruner<'_> {
             return Ok(*known);
         }
         let outcome = match self.store.read(ptr) {
-            Ok(node) => self.node(ptr, &node, upper, from)?,
-            Err(trouble) => match self.with_recorded_generation(ptr) {
-                Some((ptr, node)) => match self.node(&ptr, &node, upper, from)? {
+            Ok(node) => match headers::of_sound(self.forest, ptr, &node, upper) {
+                Some((whole, field)) => {
+                    self.has_shown |= whole.nritems() > node.nritems();
+                    self.with_header(ptr, &Arc::new(whole), field, (upper, from))?
+                }
+                None => self.node(ptr, &node, upper, from)?,
+            },
+            Err(trouble) => match (self.with_recorded_generation(ptr), headers::put_right(self.forest, ptr, upper)) {
+                (Some((ptr, node)), _) => match self.node(&ptr, &node, upper, from)? {
                     Outcome::Same => Outcome::OfGeneration(ptr.generation),
                     changed => changed,
                 },
-                None => match self.led_astray(ptr, upper) {
+                (None, Some((node, field))) => self.with_header(ptr, &Arc::new(node), field, (upper, from))?,
+                (None, None) => match self.led_astray(ptr, upper) {
                     Some(right) => self.elsewhere(ptr, &right, upper, from)?,
                     None => self.replace(ptr, upper, from, &trouble.to_string())?,
                 },
@@ -233,6 +247,21 @@ impl Pruner<'_> {
         let node = self.store.read(&right).ok().filter(|_| generation != ptr.generation)?;
         self.lost.push(format!("nothing of block {}, whose pointer had a wrong generation", ptr.at));
         Some((right, node))
+    }
+
+    /// A copy of the block, which has a header of its own.
+    fn with_header(
+        &mut self,
+        ptr: &NodePtr,
+        node: &Arc<Node>,
+        field: &str,
+        (upper, from): (Option<Key>, Option<DropPoint>),
+    ) -> Result<Outcome> {
+        self.lost.push(format!("nothing of block {}, whose header had another {field}", ptr.at));
+        match self.node(ptr, node, upper, from)? {
+            Outcome::Same => self.copy(node, |_| {}),
+            changed => Ok(changed),
+        }
     }
 
     /// The block to which a pointer led before it was damaged: a sound one of this tree, level and range to which
@@ -270,20 +299,9 @@ impl Pruner<'_> {
     fn replace(&mut self, ptr: &NodePtr, upper: Option<Key>, from: Option<DropPoint>, reason: &str) -> Result<Outcome> {
         if ptr.level.get() == 0
             && let Some(bytes) = salvage::intact_leaf(self.store, ptr)
+            && let Some(salvaged) = self.salvage(ptr, &bytes, upper)?
         {
-            let at = self.store.allocate(self.tree)?;
-            let salvaged = salvage::leaf(self.store, &bytes, at, self.tree, upper);
-            if let Some(first) = salvaged.node.first_key() {
-                let left_out = salvaged.left_out;
-                self.without_item.extend(salvaged.without_item);
-                self.without_extents.extend(salvaged.without_extents);
-                self.gaps.extend(upper);
-                self.note_lost(ptr, upper);
-                self.lost
-                    .push(format!("items of block {} of tree {} that break a rule: {left_out}", ptr.at, self.tree));
-                self.store.add(salvaged.node, true);
-                return Ok(Outcome::New { at, first });
-            }
+            return Ok(salvaged);
         }
         let orphans =
             if ptr.level.get() > 0 { self.orphans.get_or_init(|| orphans::find(self.forest)) } else { &vec![] };
@@ -321,6 +339,22 @@ impl Pruner<'_> {
         }
     }
 
+    /// Makes a new leaf of the items that keep the rules.
+    fn salvage(&mut self, ptr: &NodePtr, bytes: &[u8], upper: Option<Key>) -> Result<Option<Outcome>> {
+        let at = self.store.allocate(self.tree)?;
+        let salvaged = salvage::leaf(self.forest, bytes, at, self.tree, (ptr.first_key, upper));
+        let Some(first) = salvaged.node.first_key() else { return Ok(None) };
+        self.without_item.extend(salvaged.without_item);
+        self.without_extents.extend(salvaged.without_extents);
+        self.gaps.extend(upper);
+        self.note_lost(ptr, upper);
+        let (left_out, put_right, tree) = (salvaged.left_out, salvaged.put_right, self.tree.get() as i64);
+        let keys = if put_right == "none" { String::new() } else { format!("; its keys are put right: {put_right}") };
+        self.lost.push(format!("items of block {} of tree {tree} that break a rule: {left_out}{keys}", ptr.at));
+        self.store.add(salvaged.node, true);
+        Ok(Some(Outcome::New { at, first }))
+    }
+
     fn lose(&mut self, ptr: &NodePtr, upper: Option<Key>, reason: &str) {
         let from = ptr.first_key.unwrap_or(Key::MIN);
         self.gaps.insert(from);
@@ -343,6 +377,12 @@ impl Pruner<'_> {
         from: Option<DropPoint>,
     ) -> Result<Outcome> {
         let kept = (0..node.nritems()).take_while(|slot| upper.is_none_or(|upper| node.key(*slot) < upper)).count();
+        if kept < node.nritems()
+            && node.is_leaf()
+            && let Some(salvaged) = self.salvage(ptr, node.bytes(), upper)?
+        {
+            return Ok(salvaged);
+        }
         if kept < node.nritems() {
             let (first, last) = (node.key(kept), node.key(node.nritems() - 1));
             let tree = self.tree.get() as i64;
@@ -351,11 +391,7 @@ impl Pruner<'_> {
                 .push(format!("what block {} of tree {tree} has from {first} to {last}, behind its range", ptr.at));
         }
         if node.is_leaf() {
-            return match kept {
-                _ if kept == node.nritems() => Ok(Outcome::Same),
-                0 => Ok(Outcome::Gone),
-                kept => self.copy(node, |copy| copy.remove_items(kept..copy.nritems())),
-            };
+            return Ok(if kept == node.nritems() { Outcome::Same } else { Outcome::Gone });
         }
         let first = from.map_or(0, |from| node.child_slot(from.key)).min(kept);
         let mut outcomes = vec![Outcome::Gone; first];

@@ -11,8 +11,9 @@ use crate::plan::Options;
 use crate::store::Store;
 use crate::trouble::{Result, Trouble};
 use crate::{
-    assembled, busy, checksums, chunks, commit, extents, files, ino_cache, inodes, lengths, levels, lost_extents,
-    lost_files, lost_roots, prune, quotas, room, roots, rows, shared, subvolumes, symlinks, uuids,
+    assembled, busy, checksums, chunks, commit, extents, files, headers, ino_cache, inodes, keys, lengths, levels,
+    lost_extents, lost_files, lost_roots, misplaced_sums, prune, quotas, room, roots, rows, shared, subvolumes,
+    symlinks, uuids,
 };
 use butterfs_check::Finding;
 use butterfs_device::BlockDevice;
@@ -88,6 +89,7 @@ fn run_with_room(
     rows::repair(&mut forest, findings)?;
     room::make(&mut forest, &mut edits, room);
     superblocks(&mut forest, findings);
+    wanted.add_hidden(&forest, findings);
     let pruned = blocks(&mut forest, &wanted)?;
     roots::single(&mut forest)?;
     roots::complete(&mut forest)?;
@@ -105,6 +107,13 @@ fn run_with_room(
     }
     let findings = &shared::complete(&forest, findings)[..];
     wanted.trees = Wanted::of(findings).trees;
+    let has_moved = keys(&mut forest, findings, &wanted.trees)? | misplaced_sums::settle(&mut forest, findings)?;
+    let has_moved = has_moved || pruned.has_shown;
+    // The findings are about items that stand elsewhere now.
+    let findings = if has_moved { &[] } else { findings };
+    if has_moved {
+        wanted.trees.clear();
+    }
     lost_extents::correct(&mut forest, findings)?;
     lost_extents::restore(&mut forest, findings, &pruned)?;
     for &(tree, inode) in &pruned.without_item {
@@ -243,6 +252,16 @@ struct TreeDoubts {
     orphans: bool,
 }
 
+impl TreeDoubts {
+    /// Every inode that a finding names.
+    fn all(&self) -> BTreeSet<u64> {
+        let names = &self.names;
+        let places = names.names.iter().flat_map(|(directory, _, inode)| [*directory, *inode]);
+        let sets = [&self.inodes, &self.files, &self.symlinks, &names.directories, &names.nameless, &names.short];
+        sets.into_iter().flatten().copied().chain(places).collect()
+    }
+}
+
 /// The tasks that follow from the findings.
 #[derive(Default)]
 struct Wanted {
@@ -263,6 +282,13 @@ impl Wanted {
         let mut wanted = Wanted::default();
         findings.iter().for_each(|finding| wanted.add(finding));
         wanted
+    }
+
+    /// Trees that lack something, and have blocks that may have more items than they say, are damaged.
+    fn add_hidden(&mut self, forest: &Forest, findings: &[Finding]) {
+        let lacks_sums = findings.iter().any(|finding| matches!(finding, Finding::ChecksumMissing { .. }));
+        let trees = self.trees.keys().copied().chain(lacks_sums.then_some(TreeId::CSUM));
+        self.damaged.extend(trees.filter(|tree| headers::may_hide_items(forest, *tree)));
     }
 
     fn damages_subvolumes(&self) -> bool {
@@ -337,6 +363,27 @@ impl Wanted {
     }
 }
 
+/// Puts right the keys of items in sound leaves; true where there were some.
+fn keys(forest: &mut Forest, findings: &[Finding], wanted: &BTreeMap<TreeId, TreeDoubts>) -> Result<bool> {
+    let mut inodes: BTreeMap<TreeId, BTreeSet<u64>> = wanted.iter().map(|(tree, one)| (*tree, one.all())).collect();
+    // A file may have an extent at another place than the extent tree says.
+    let unused = findings.iter().filter_map(|finding| match finding {
+        Finding::ReferenceExtra { at, .. } => extents::recorded_data(forest, at.get()),
+        _ => None,
+    });
+    let users: BTreeSet<u64> = unused.flat_map(|extent| extent.sources).map(|(source, _)| source.inode).collect();
+    for tree in forest.whole_subvolumes().into_iter().filter(|_| !users.is_empty()) {
+        inodes.entry(tree).or_default().extend(&users);
+    }
+    let (mut known, mut has_moved) = (keys::Known::default(), false);
+    for (tree, inodes) in inodes.into_iter().filter(|(tree, _)| tree.is_subvolume()) {
+        if extents::is_readable(forest, tree) {
+            has_moved |= keys::correct(forest, tree, &inodes, &mut known)?;
+        }
+    }
+    Ok(has_moved)
+}
+
 /// Puts right what is wrong within subvolumes.
 fn trees(forest: &mut Forest, wanted: BTreeMap<TreeId, TreeDoubts>) -> Result<()> {
     for (tree, doubts) in wanted {
@@ -389,7 +436,7 @@ fn sums(forest: &mut Forest, findings: &[Finding], options: &Options) -> Result<
     let decides = !findings.iter().any(doubtful);
     for finding in findings.iter().filter(|_| decides) {
         if let Finding::ChecksumStray { at, length } = finding {
-            checksums::remove_stray(forest, at.get()..at.get() + length)?;
+            checksums::remove_stray(forest, at.get()..at.get() + length, !missing.is_empty())?;
         }
     }
     for (tree, inode) in odd {

@@ -1,6 +1,8 @@
 //! Leaves whose checksum is right and whose items are not: written so by somebody with bad memory, or with bad intent.
 //! The items that keep the rules are saved one by one.
 
+use crate::forest::Forest;
+use crate::keys;
 use crate::shown_bytes::{self, Part};
 use crate::store::Store;
 use butterfs_ondisk::header::{HEADER_LEN, ITEM_LEN};
@@ -10,6 +12,7 @@ use butterfs_ondisk::packing::LARGEST;
 use butterfs_ondisk::{Generation, Key, KeyType, Level, Logical, TreeId};
 use butterfs_tree::{Node, NodePtr};
 use std::collections::BTreeMap;
+use std::fmt;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Keys that are shown.
@@ -20,6 +23,8 @@ pub(crate) struct Salvaged {
     pub node: Node,
     /// The keys of the others, in words.
     pub left_out: String,
+    /// The keys that were put right, in words.
+    pub put_right: String,
     /// Inodes that got a [`stand_in`] for their lost items, without which no other item of them may stand in a leaf.
     pub without_item: Vec<u64>,
     /// Inodes of which extents were left out.
@@ -47,10 +52,19 @@ pub(crate) fn intact_leaf(store: &Store, ptr: &NodePtr) -> Option<Vec<u8>> {
     })
 }
 
-/// A leaf at `at` with the items of `bytes` that keep the rules.
-pub(crate) fn leaf(store: &Store, bytes: &[u8], at: Logical, tree: TreeId, upper: Option<Key>) -> Salvaged {
+/// A leaf at `at` with the items of `bytes` that keep the rules. `range` has its first key and the one behind it, as
+/// its parent says.
+pub(crate) fn leaf(
+    forest: &Forest,
+    bytes: &[u8],
+    at: Logical,
+    tree: TreeId,
+    range: (Option<Key>, Option<Key>),
+) -> Salvaged {
+    let (store, upper) = (&forest.store, range.1);
     let mut node = Node::new_empty(&store.identity, at, Level(0), store.generation, tree);
-    let (mut left_out, mut count, mut without_item, mut without_extents) = (Vec::new(), 0, Vec::new(), Vec::new());
+    let (mut without_item, mut without_extents) = (Vec::new(), Vec::new());
+    let (mut left_out, mut put_right) = (Shown::default(), Shown::default());
     let mut sealed = vec![0; bytes.len()];
     let mut keeps = |node: &mut Node, key: Key, data: &[u8]| {
         let slot = node.nritems();
@@ -64,14 +78,23 @@ pub(crate) fn leaf(store: &Store, bytes: &[u8], at: Logical, tree: TreeId, upper
         }
         is_good
     };
-    let corrected = corrected_extents(bytes, u64::from(store.identity.sectorsize));
-    for (key, data) in items(bytes) {
+    let mut all: Vec<(Key, Option<&[u8]>)> = items(bytes).collect();
+    for (place, right) in right_keys(forest, tree, &all, range).into_iter().enumerate() {
+        let (key, data) = &mut all[place];
+        match right {
+            Some(right) if right != *key => put_right.add(format!("{key} to {right}")),
+            Some(_) => {}
+            None => *data = None,
+        }
+        *key = right.unwrap_or(*key);
+    }
+    let corrected = corrected_extents(&all, u64::from(store.identity.sectorsize));
+    for (key, data) in all {
         let data = data.map(|data| corrected.get(&key).map_or(data, Vec::as_slice));
         let is_next = node.last_key().is_none_or(|last| last < key) && upper.is_none_or(|upper| key < upper);
         let Some(data) = data.filter(|_| is_next) else {
             without_extents.extend((key.kind == KeyType::EXTENT_DATA).then_some(key.objectid));
-            count += 1;
-            left_out.extend((count <= SHOWN).then(|| key.to_string()));
+            left_out.add(key);
             continue;
         };
         let mut is_kept = keeps(&mut node, key, data);
@@ -95,18 +118,63 @@ pub(crate) fn leaf(store: &Store, bytes: &[u8], at: Logical, tree: TreeId, upper
         }
         if !is_kept {
             without_extents.extend((key.kind == KeyType::EXTENT_DATA).then_some(key.objectid));
-            count += 1;
-            left_out.extend((count <= SHOWN).then(|| key.to_string()));
+            left_out.add(key);
         }
     }
-    let more = if count > SHOWN { format!(" and {} more", count - SHOWN) } else { String::new() };
-    let left_out = if count == 0 { "none".to_owned() } else { left_out.join(", ") + &more };
-    Salvaged { node, left_out, without_item, without_extents }
+    let (left_out, put_right) = (left_out.to_string(), put_right.to_string());
+    Salvaged { node, left_out, put_right, without_item, without_extents }
+}
+
+/// The keys of the items of a leaf; `None` where a key is not known and does not keep the order.
+fn right_keys(
+    forest: &Forest,
+    tree: TreeId,
+    all: &[(Key, Option<&[u8]>)],
+    range: (Option<Key>, Option<Key>),
+) -> Vec<Option<Key>> {
+    // A wrong number in a payload is no sign of a wrong key.
+    let corrected = corrected_extents(all, u64::from(forest.store.identity.sectorsize));
+    let data_of = |(key, data): &(Key, Option<&[u8]>)| data.and_then(|_| corrected.get(key)).map(Vec::as_slice);
+    let items: Vec<(Key, Option<&[u8]>)> = all.iter().map(|item| (item.0, data_of(item).or(item.1))).collect();
+    let mut right = keys::of_leaf(forest, tree, &items, range);
+    for place in 0..right.len() {
+        let before = right[..place].iter().rev().flatten().next();
+        let next = right[place + 1..].iter().flatten().next().copied().or(range.1);
+        let own = items[place].0;
+        if before.is_none_or(|before| *before < own) && next.is_none_or(|next| own < next) {
+            right[place].get_or_insert(own);
+        }
+    }
+    right
+}
+
+/// The first of many things, in words.
+#[derive(Default)]
+struct Shown {
+    first: Vec<String>,
+    count: usize,
+}
+
+impl Shown {
+    fn add(&mut self, one: impl fmt::Display) {
+        self.count += 1;
+        self.first.extend((self.count <= SHOWN).then(|| one.to_string()));
+    }
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.count.saturating_sub(SHOWN) {
+            0 if self.count == 0 => out.write_str("none"),
+            0 => out.write_str(&self.first.join(", ")),
+            more => write!(out, "{} and {more} more", self.first.join(", ")),
+        }
+    }
 }
 
 /// The extents of files that break a rule, with the number put right that breaks it, where other items say what it was.
-fn corrected_extents(bytes: &[u8], sector: u64) -> BTreeMap<Key, Vec<u8>> {
-    let all: Vec<(Key, &[u8])> = items(bytes).filter_map(|(key, data)| Some((key, data?))).collect();
+fn corrected_extents(all: &[(Key, Option<&[u8]>)], sector: u64) -> BTreeMap<Key, Vec<u8>> {
+    let all: Vec<(Key, &[u8])> = all.iter().filter_map(|(key, data)| Some((*key, (*data)?))).collect();
     let mut corrected = BTreeMap::new();
     let groups: Vec<&[(Key, &[u8])]> = all.chunk_by(|one, next| one.0.objectid == next.0.objectid).collect();
     for (place, group) in groups.iter().enumerate() {

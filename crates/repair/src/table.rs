@@ -50,15 +50,17 @@ repairs! {
     "superblock-bytes-used", Superblocks, Automatic, "set to the sum of the extents", "";
     "superblock-total-bytes", Superblocks, Automatic, "set to the sum of the device items", "";
     "tree-block", Blocks, Automatic,
-        "put together from its copies, if each is damaged at another place; where only the level of a root or a \
-        pointer is wrong, the block that fits the rest is taken; else a tree that follows from others is made \
-        anew; of a lost node the children are found; of a leaf with wrong items the good ones are saved; a lost \
-        leaf is taken out, and its files are put together from the extent tree and their names",
-        "what only a lost leaf had (attributes, inline data): the plan names the range of items, of \
-        which `restore --map` may find older versions";
+        "put together from its copies, if each is damaged at another place; where only the level of a root, a \
+         pointer or one field of the header is wrong, the block that fits the rest is taken; else a tree that follows \
+         from others is made anew; of a lost node the children are found; of a leaf with wrong items the good ones are \
+         saved, and keys with wrong bits are put right; a lost leaf is taken out, and its files are put together from \
+         the extent tree and their names",
+        "what only a lost leaf had (attributes, inline data): the plan names the range of items, of which \
+         `restore --map` may find older versions";
     "tree-block-copy", Copies, Automatic, "overwritten by the good copy", "";
     "key-order-across-blocks", Blocks, Automatic,
-        "items behind the range of their block go, and come back from their other witnesses",
+        "items behind the range of their block get the right key, if it is known; else they go, and come back from \
+        their other witnesses",
         "items that have no other witness";
     "root-missing", Roots, Automatic,
         "found by the reference that the extent tree has to it, or the backup root of the last commit, or made anew",
@@ -167,7 +169,8 @@ repairs! {
         "its size follows from its content, if there is some; else it becomes an empty file with the same name, owner \
         and times, and mode 0600", "its target";
     "checksum-missing", Checksums, Consent,
-        "computed from the sectors that all copies hold alike", "whether the bytes are right";
+        "computed from the sectors that all copies hold alike; those that stand under a wrong key are moved, without \
+        consent, to the data that they fit", "whether the bytes are right";
     "checksum-odd", Checksums, Automatic,
         "the inode is verified by them, if all of its data has some; else they go", "checksums that may not fit";
     "checksum-unwritten", Files, WhereCertain,

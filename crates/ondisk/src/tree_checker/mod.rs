@@ -315,6 +315,11 @@ fn check_item(item: &Item, state: &mut LeafState, ctx: &CheckContext) -> Result<
     }
 }
 
+/// Checks an item by itself: what its neighbours say about it is not looked at.
+pub fn check_alone(owner: TreeId, key: Key, data: &[u8], ctx: &CheckContext) -> Result<(), String> {
+    check_item(&Item { key, data, prev: None, owner }, &mut LeafState::default(), ctx)
+}
+
 /// Checks which tree a block says it belongs to against the tree that is being read. Log trees, relocation trees
 /// and `TreeId(0)`, a tree that the caller does not know, are not checked.
 pub fn check_owner(header_owner: TreeId, tree: TreeId, is_root: bool) -> Result<(), String> {

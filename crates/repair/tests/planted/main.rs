@@ -3,7 +3,9 @@
 mod crowded;
 mod file_extents;
 mod half_deleted;
+mod headers;
 mod kernel;
+mod keys;
 mod lost_leaves;
 mod misnamed;
 mod parted;

@@ -74,7 +74,8 @@ impl BlockIdentity {
         *fsid == self.fsid || *fsid != [0; 16] && self.seeds.contains(fsid)
     }
 
-    fn check_context(&self) -> CheckContext {
+    /// The parameters of the rules for blocks and items.
+    pub fn check_context(&self) -> CheckContext {
         CheckContext {
             nodesize: self.nodesize,
             sectorsize: self.sectorsize,
