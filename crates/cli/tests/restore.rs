@@ -3,6 +3,7 @@
 mod common;
 
 use butterfs_device::{FileDevice, FileOptions};
+use butterfs_ondisk::TreeId;
 use butterfs_testkit::editor::Editor;
 use butterfs_testkit::kernel::{KernelMount, LoopDevice, mkfs, run, run_ok};
 use butterfs_testkit::requirement;
@@ -644,6 +645,23 @@ fn a_log_is_shown_and_left_behind() {
     let levels = scratch.folder("levels");
     let restored = butterfs(&["restore", "-a", "--with-log", text(&wrong), text(&levels)]);
     assert_eq!((restored.code, below(&levels) == below(&saved)), (Some(0), true), "{restored:?}");
+    // A log that cannot be replayed is laid over the last commit, as far as it can be read.
+    let restored_from = |name: &str, spoil: &dyn Fn(&Editor)| {
+        let spoiled = copy(&image, &scratch.join(&format!("{name}.img")));
+        let device = FileDevice::open(&spoiled, &FileOptions::read_write()).unwrap();
+        spoil(&Editor::open(vec![Arc::new(device)]));
+        let folder = scratch.folder(name);
+        let restored = butterfs(&["restore", "-a", "--with-log", text(&spoiled), text(&folder)]);
+        assert!(restored.stderr.contains("as much of the log as can be read is laid over"), "{restored:?}");
+        (restored, below(&folder))
+    };
+    let zeros = vec![0; 16384];
+    let (restored, found) = restored_from("extents", &|editor| editor.write_raw(editor.root(TreeId::EXTENT), &zeros));
+    assert_eq!(found, below(&saved), "{restored:?}");
+    let log = |editor: &Editor| editor.write_raw(editor.log_of(TreeId::FS).unwrap(), &zeros);
+    let (restored, found) = restored_from("torn", &log);
+    assert_eq!((restored.code, found), (Some(1), below(&scratch.join("without"))), "{restored:?}");
+    assert!(restored.stderr.contains("a block of the log of subvolume 5 cannot be read"), "{restored:?}");
     let lost = copy(&damaged, &scratch.join("lost.img"));
     butterfs_ok(&["rescue", "super-recover", "-y", text(&damaged)]);
     assert_eq!(butterfs_ok(&["rescue", "zero-log", "-n", text(&damaged)]), shown);

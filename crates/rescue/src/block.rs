@@ -11,7 +11,7 @@ use butterfs_ondisk::key::DiskKey;
 use butterfs_ondisk::tree_checker::{CheckContext, check, check_layout, check_owner};
 use butterfs_ondisk::units::MAX_LEVELS;
 use butterfs_ondisk::{ChecksumKind, Generation, Key, KeyType, Level, Logical, Superblock, TreeId};
-use butterfs_tree::{BlockIdentity, Node};
+use butterfs_tree::{BlockIdentity, MOST_SEEDS, Node};
 use std::ops::Range;
 use zerocopy::FromBytes;
 
@@ -24,6 +24,8 @@ pub enum Quality {
     Confirmed,
     /// A sound root, but of a lower level than the one that names it says, and no witness tells which one is right.
     OtherLevel,
+    /// The checksum is right, and one field of the header is wrong, as bad memory makes it; all else fits.
+    OtherHeader,
     /// The checksum is wrong, and no other rule is broken.
     BadChecksum,
     /// Sound, but of another generation than the parent says: usually a write was lost.
@@ -40,7 +42,7 @@ impl Quality {
         match self {
             Quality::Good | Quality::Confirmed => Trust::Proved,
             Quality::OtherGeneration | Quality::StandIn => Trust::Older,
-            Quality::OtherLevel | Quality::BadChecksum | Quality::Pieces => Trust::Doubtful,
+            Quality::OtherLevel | Quality::OtherHeader | Quality::BadChecksum | Quality::Pieces => Trust::Doubtful,
         }
     }
 }
@@ -95,6 +97,8 @@ impl Block {
 pub struct Family {
     /// The UUID in every block.
     pub fsid: [u8; 16],
+    /// The UUIDs in blocks of the seeds that it has sprouted from; the rest is zero.
+    seeds: [[u8; 16]; MOST_SEEDS],
     /// The checksum.
     pub checksum: ChecksumKind,
     /// The values that the rules depend on.
@@ -109,6 +113,7 @@ impl Family {
     pub fn of(sb: &Superblock) -> Family {
         Family {
             fsid: sb.block_fsid(),
+            seeds: Default::default(),
             checksum: sb.checksum_kind().unwrap_or_default(),
             // Blocks of an unfinished commit may be newer.
             context: CheckContext { super_generation: Generation(u64::MAX - 1), ..CheckContext::of(sb, false) },
@@ -126,13 +131,24 @@ impl Family {
             csum_len: checksum.len(),
             writable: false,
         };
-        Family { fsid, checksum, context }
+        Family { fsid, seeds: Default::default(), checksum, context }
+    }
+
+    /// The same with these seeds, at most [`MOST_SEEDS`].
+    pub fn with_seeds(self, fsids: &[[u8; 16]]) -> Family {
+        let mut seeds = [[0; 16]; MOST_SEEDS];
+        seeds.iter_mut().zip(fsids).for_each(|(slot, fsid)| *slot = *fsid);
+        Family { seeds, ..self }
+    }
+
+    fn has_blocks_of(&self, fsid: &[u8; 16]) -> bool {
+        *fsid == self.fsid || (*fsid != [0; 16] && self.seeds.contains(fsid))
     }
 
     pub(crate) fn identity(&self) -> BlockIdentity {
         BlockIdentity {
             fsid: self.fsid,
-            seeds: Default::default(),
+            seeds: self.seeds,
             chunk_tree_uuid: [0; 16],
             checksum: self.checksum,
             nodesize: self.context.nodesize,
@@ -151,8 +167,44 @@ impl Family {
 
     /// Makes a block of bytes that were read at `want.at`, if they are worth anything.
     pub fn grade(&self, bytes: &[u8], want: &Expect) -> Option<Block> {
+        self.grade_as_it_is(bytes, want).or_else(|| self.with_header_corrected(bytes, want))
+    }
+
+    /// A block with the right checksum of which just one field of the header is wrong: it was written so. A block of
+    /// another place, tree or state differs in more of them, or in its keys.
+    pub(crate) fn with_header_corrected(&self, bytes: &[u8], want: &Expect) -> Option<Block> {
+        let (level, generation) = (want.level?, want.generation?);
+        if bytes.len() != self.context.nodesize as usize || want.tree.0 == 0 || !self.has_checksum(bytes) {
+            return None;
+        }
+        let mut bytes = bytes.to_vec();
+        let (header, _) = Header::mut_from_prefix(&mut bytes).ok()?;
+        let is_elsewhere = header.bytenr.get() != want.at.0;
+        let is_foreign = !self.has_blocks_of(&header.fsid);
+        let is_of_other_tree = check_owner(TreeId(header.owner.get()), want.tree, want.is_root).is_err();
+        let wrong = [is_elsewhere, is_foreign, is_of_other_tree, header.level != level];
+        if header.generation.get() != generation || wrong.iter().filter(|is_wrong| **is_wrong).count() != 1 {
+            return None;
+        }
+        (header.bytenr, header.level) = (want.at.0.into(), level);
+        if is_foreign {
+            header.fsid = self.fsid;
+        }
+        if is_of_other_tree {
+            header.owner = want.tree.0.into();
+        }
+        check_layout(&bytes, &self.context).ok()?;
+        let block = Block { node: Node::from_checked(bytes.into()), quality: Quality::OtherHeader };
+        // The address in its header is all that tells a block from others of the same tree and time but its keys.
+        let begins = !is_elsewhere || want.is_root || block.node.first_key() == Some(want.window.from);
+        let has_kinds =
+            !is_of_other_tree || (0..block.node.nritems()).all(|slot| fits_tree(want.tree, block.node.key(slot)));
+        (begins && has_kinds && block.lies_within(&want.window)).then_some(block)
+    }
+
+    fn grade_as_it_is(&self, bytes: &[u8], want: &Expect) -> Option<Block> {
         let (header, _) = Header::read_from_prefix(bytes).ok()?;
-        let is_right_place = header.bytenr.get() == want.at.0 && header.fsid == self.fsid;
+        let is_right_place = header.bytenr.get() == want.at.0 && self.has_blocks_of(&header.fsid);
         let has_level = usize::from(header.level) < MAX_LEVELS;
         if bytes.len() != self.context.nodesize as usize || !is_right_place || !has_level {
             return None;
@@ -238,6 +290,16 @@ impl Family {
                 last = Some(key);
             }
         }
+    }
+}
+
+/// Whether a tree may have a key, as far as the key alone tells.
+fn fits_tree(tree: TreeId, key: Key) -> bool {
+    match tree {
+        tree if tree.is_subvolume() => key.kind <= KeyType::EXTENT_DATA,
+        TreeId::CSUM => key.kind == KeyType::EXTENT_CSUM,
+        TreeId::CHUNK => matches!(key.kind, KeyType::CHUNK_ITEM | KeyType::DEV_ITEM),
+        _ => true,
     }
 }
 

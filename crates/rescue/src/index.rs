@@ -101,18 +101,15 @@ impl Collection {
         self.found.iter()
     }
 
-    /// The index of those of one filesystem.
-    pub fn into_index(mut self, family: u8) -> Index {
-        self.found.retain(|found| found.family == family);
+    /// The index of those of one filesystem, or of one and its seeds.
+    pub fn into_index(mut self, families: &[u8]) -> Index {
+        self.found.retain(|found| families.contains(&found.family));
         self.found.sort_unstable_by_key(|found| {
             let Found { owner, level, first, generation, logical, device, physical, .. } = *found;
             (owner, level, first, u64::MAX - generation, logical, device, physical)
         });
         self.found.dedup();
-        let mut by_address: Vec<u32> = (0..self.found.len() as u32).collect();
-        let address = |index: &u32| (self.found[*index as usize].logical, self.found[*index as usize].generation);
-        by_address.sort_unstable_by_key(address);
-        Index { found: self.found, by_address, forgotten_before: self.forgotten_before }
+        Index::of_sorted(self.found, self.forgotten_before)
     }
 }
 
@@ -138,6 +135,18 @@ pub struct Segment {
 }
 
 impl Index {
+    fn of_sorted(found: Vec<Found>, forgotten_before: u64) -> Index {
+        let mut by_address: Vec<u32> = (0..found.len() as u32).collect();
+        by_address.sort_unstable_by_key(|index| (found[*index as usize].logical, found[*index as usize].generation));
+        Index { found, by_address, forgotten_before }
+    }
+
+    /// The index without the blocks on a device that belongs to something else.
+    pub(crate) fn without_device(self, place: usize) -> Index {
+        let kept = self.found.into_iter().filter(|found| usize::from(found.device) != place);
+        Index::of_sorted(kept.collect(), self.forgotten_before)
+    }
+
     /// Blocks.
     pub fn len(&self) -> usize {
         self.found.len()
@@ -262,7 +271,7 @@ mod tests {
     fn index_of(leaves: &[Found]) -> Index {
         let mut all = Collection::new(Limit(1000));
         leaves.iter().for_each(|leaf| all.add(*leaf));
-        all.into_index(0)
+        all.into_index(&[0])
     }
 
     #[test]
@@ -301,7 +310,7 @@ mod tests {
             all.add(leaf(generation, generation, generation));
         }
         assert!(all.len() <= 1000);
-        let index = all.into_index(0);
+        let index = all.into_index(&[0]);
         assert!(index.forgotten_before > 8000);
         assert!(
             (index.forgotten_before..=10_000).all(|one| index.of(TreeId(5), 0).iter().any(|f| f.generation == one))

@@ -4,7 +4,7 @@
 
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::Physical;
-use butterfs_ondisk::superblock::{MAGIC, OFFSETS, SUPERBLOCK_LEN, Superblock};
+use butterfs_ondisk::superblock::{MAGIC, OFFSETS, SUPERBLOCK_LEN, Superblock, super_flags};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -51,12 +51,18 @@ fn remains(bytes: &[u8]) -> Option<Box<Superblock>> {
     plausible.then(|| Box::new(sb))
 }
 
-/// The superblock that counts: the newest valid one, of a tie the earliest copy. Else what remains of a damaged one.
+/// The superblock that counts: the newest valid one, of a tie the earliest copy. Else what remains of a damaged one,
+/// also where only seeds have valid ones.
 pub fn ruling(copies: &[SuperblockCopy]) -> Option<(&SuperblockCopy, &Superblock)> {
     let valid = copies.iter().filter_map(|copy| Some((copy, &**copy.content.as_ref().ok()?)));
     let newest =
         valid.max_by_key(|(copy, sb)| (sb.generation.get(), sb.log_root.get() != 0, std::cmp::Reverse(copy.copy)));
-    newest.or_else(|| copies.iter().find_map(|copy| Some((copy, &**copy.remains.as_ref()?))))
+    let mut damaged = copies.iter().filter_map(|copy| Some((copy, &**copy.remains.as_ref()?)));
+    let Some((_, seed)) = newest.filter(|(_, sb)| is_seeding(sb)) else { return newest.or_else(|| damaged.next()) };
+    let has_sprouted = |sb: &Superblock| {
+        !is_seeding(sb) && sb.fsid != seed.fsid && sb.fsid != [0; 16] && sb.generation.get() > seed.generation.get()
+    };
+    damaged.find(|(_, sb)| has_sprouted(sb)).or(newest)
 }
 
 /// The superblock of each device, as far as it has one of this filesystem.
@@ -68,6 +74,33 @@ pub fn by_device<'a>(copies: &'a [SuperblockCopy], devices: usize, fsid: &[u8; 1
         newest.or_else(|| own.filter_map(|copy| copy.remains.as_deref()).find(|sb| sb.fsid == *fsid))
     };
     (0..devices).map(of).collect()
+}
+
+/// Whether it is that of a seed filesystem, from which others may have sprouted.
+pub fn is_seeding(sb: &Superblock) -> bool {
+    sb.flags.get() & super_flags::SEEDING != 0
+}
+
+/// The superblock of each device that has one of another filesystem than this one, but none of this one: from such a
+/// filesystem this one may have sprouted. Its blocks are of the same kind, and older.
+pub fn of_others<'a>(copies: &'a [SuperblockCopy], devices: usize, sb: &Superblock) -> Vec<Option<&'a Superblock>> {
+    let is_other = |other: &&Superblock| {
+        let kind = |sb: &Superblock| (sb.nodesize, sb.sectorsize, sb.csum_type);
+        other.fsid != sb.fsid && kind(other) == kind(sb) && other.generation.get() <= sb.generation.get()
+    };
+    let of = |(device, own): (usize, Option<&Superblock>)| {
+        let valid = copies.iter().filter(|copy| copy.device == device && own.is_none());
+        let valid = valid.filter_map(|copy| copy.content.as_ref().ok().map(|sb| &**sb));
+        valid.filter(is_other).max_by_key(|sb| sb.generation.get())
+    };
+    by_device(copies, devices, &sb.fsid).into_iter().enumerate().map(of).collect()
+}
+
+/// The UUIDs in the blocks of the filesystem that counts, and of the seeds beside it.
+pub fn block_fsids(copies: &[SuperblockCopy], devices: usize) -> Option<([u8; 16], Vec<[u8; 16]>)> {
+    let (_, sb) = ruling(copies)?;
+    let seeds = of_others(copies, devices, sb).into_iter().flatten().filter(|other| is_seeding(other));
+    Some((sb.block_fsid(), seeds.map(Superblock::block_fsid).collect()))
 }
 
 /// Whether a device has missed commits: no copy on it, a damaged primary one among them, is of the last generation.

@@ -181,6 +181,14 @@ impl<'a> Tree<'a> {
 
     /// Shows all items from `first` to `last`, until the visitor has seen enough.
     pub fn scan(&self, first: Key, last: Key, visit: &mut Visit<'_>) -> Losses {
+        match self.wreck.layer(&self.root) {
+            Some(layer) => layer.scan(self, first, last, visit),
+            None => self.scan_committed(first, last, visit),
+        }
+    }
+
+    /// The same without the log, where one is laid over the tree.
+    pub(crate) fn scan_committed(&self, first: Key, last: Key, visit: &mut Visit<'_>) -> Losses {
         let wanted = KeyRange::through(first, last);
         let mut walk = Walk { wreck: self.wreck, wanted, losses: Losses::default() };
         let expect = self.root.expect();

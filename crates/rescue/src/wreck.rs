@@ -8,9 +8,11 @@ use crate::cache::Cache;
 use crate::chunks::{Chosen, Knowledge, Origin, number_devices};
 use crate::index::{Found, Index, Segment};
 use crate::key::KeyRange;
+use crate::log_layer::{self, Layer, Layers};
 use crate::roots::{Roots, Source};
+use crate::seeds::Seeds;
 use crate::superblocks::{self, SuperblockCopy};
-use crate::tree::{Root, Tree};
+use crate::tree::{Losses, Root, Tree};
 use crate::trust::Trust;
 use crate::{Result, error};
 use butterfs_device::{BlockDevice, ReadOnlyDevice};
@@ -69,6 +71,8 @@ pub struct Wreck {
     items: Vec<Option<DevItem>>,
     /// All device items that any leaf has.
     found_items: Vec<DevItem>,
+    /// The devices of filesystems from which this one has sprouted.
+    pub(crate) seeds: Seeds,
     index: Option<Index>,
     cache: Cache,
     stand_ins: Mutex<FxHashMap<(u64, u64, u64), Segments>>,
@@ -78,6 +82,10 @@ pub struct Wreck {
     extents: Mutex<Option<Root>>,
     /// Of snapshots, the subvolume that they were taken of, and when: they share its leaves.
     origins: Mutex<FxHashMap<TreeId, (TreeId, u64)>>,
+    /// The log, laid over the trees of the last commit.
+    layers: Layers,
+    /// Blocks of the log that are gone.
+    log_losses: Losses,
     /// Sentences for the user about how it was opened.
     pub notes: Vec<String>,
     /// Sentences about what may be missing or old although nothing is damaged there.
@@ -100,22 +108,26 @@ impl Wreck {
         let superblock = choose_superblock(&copies, &opening, &mut notes)?;
         refuse_unknown(&superblock, opening.ignored_features)?;
         let known = superblocks::by_device(&copies, devices.len(), &superblock.fsid);
-        let items: Vec<Option<DevItem>> = known.iter().map(|sb| sb.map(|sb| sb.dev_item)).collect();
+        let mut items: Vec<Option<DevItem>> = known.iter().map(|sb| sb.map(|sb| sb.dev_item)).collect();
+        let seeds = Seeds::of(superblocks::of_others(&copies, devices.len(), &superblock), &mut items);
         let mut wreck = Wreck {
             volume: Volume::of_devices(Vec::new()),
             lengths: FxHashMap::default(),
-            family: Family::of(&superblock),
+            family: Family::of(&superblock).with_seeds(&seeds.fsids()),
             devices,
             superblock,
             chosen: Chosen::default(),
             items: Vec::new(),
             found_items: Vec::new(),
+            seeds,
             index: opening.index,
             cache: Cache::default(),
             stand_ins: Mutex::default(),
             behind: Vec::new(),
             extents: Mutex::default(),
             origins: Mutex::default(),
+            layers: Layers::default(),
+            log_losses: Losses::default(),
             notes,
             cautions: Vec::new(),
         };
@@ -126,6 +138,23 @@ impl Wreck {
         wreck.find_log(&copies);
         wreck.correct_levels();
         Ok(wreck)
+    }
+
+    /// Lays the log over the trees of the last commit, as much of it as can be read: for a log that cannot be replayed.
+    pub fn lay_log_over(&mut self) {
+        let laid = log_layer::of(self);
+        (self.layers, self.log_losses) = (laid.layers, laid.losses);
+        self.cautions.extend(laid.notes);
+    }
+
+    /// The part of the log that lies over a tree.
+    pub(crate) fn layer(&self, root: &Root) -> Option<&Layer> {
+        self.layers.get(&(root.tree, root.at))
+    }
+
+    /// Blocks that are gone of a log that was laid over the last commit.
+    pub(crate) fn log_losses(&self) -> &Losses {
+        &self.log_losses
     }
 
     /// Uses the log that a damaged primary superblock names, if its first block is good: the other copies name none.
@@ -254,6 +283,11 @@ impl Wreck {
         &self.found_items
     }
 
+    /// Whether it is a device of a seed filesystem, from which this one has sprouted: those are only read.
+    pub fn is_seed(&self, id: DeviceId) -> bool {
+        self.seeds.has(id)
+    }
+
     /// The number of each device, by its place, as far as it is known.
     pub fn numbers(&self) -> Vec<Option<DeviceId>> {
         self.items.iter().map(|item| item.map(|item| DeviceId(item.devid.get()))).collect()
@@ -311,6 +345,8 @@ impl Wreck {
             is_whole.get_or_insert(read);
             self.use_chunks(&knowledge, &limits, &items);
         }
+        self.settle_seeds(&knowledge, &mut items);
+        self.use_chunks(&knowledge, &limits, &items);
         if self.index.is_some() {
             self.learn_found(TreeId::CHUNK, &mut knowledge, &limits);
             self.number_unknown(&knowledge, &mut items);
@@ -329,6 +365,7 @@ impl Wreck {
         self.move_stripes();
         self.found_items = knowledge.device_items().copied().collect();
         self.items = items;
+        self.note_missing_seeds();
         self.cache.clear();
         let guessed = self.chosen.origins.iter().filter(|(_, origin)| *origin == Origin::DeviceExtents).count();
         if guessed > 0 {
@@ -468,14 +505,52 @@ impl Wreck {
         }
     }
 
+    /// Believes the chunk tree about which of the other filesystems' devices belong here.
+    fn settle_seeds(&mut self, knowledge: &Knowledge, items: &mut [Option<DevItem>]) {
+        let known: Vec<DevItem> = knowledge.device_items().copied().collect();
+        for place in self.seeds.settle(&known, items) {
+            self.index = self.index.take().map(|index| index.without_device(place));
+            let name = self.devices[place].name();
+            self.cautions.push(format!("{name} belongs to another filesystem, and not to a seed of this one"));
+        }
+        self.family = self.family.with_seeds(&self.seeds.fsids());
+        self.cache.clear();
+    }
+
+    /// Names the devices of seeds that are missing although chunks lie on them.
+    fn note_missing_seeds(&mut self) {
+        let is_there = |id: u64| self.items.iter().flatten().any(|item| item.devid.get() == id);
+        let own = [self.superblock.fsid, self.superblock.block_fsid()];
+        let is_of_seed = |item: &&DevItem| item.fsid != [0; 16] && !own.contains(&item.fsid);
+        let has_chunks = |id: u64| {
+            let mut stripes = self.chosen.map.iter().flat_map(|chunk| &chunk.stripes);
+            stripes.any(|stripe| stripe.device.0 == id)
+        };
+        let missing = self.found_items.iter().filter(is_of_seed).filter(|item| !is_there(item.devid.get()));
+        let missing = missing.filter(|item| has_chunks(item.devid.get()));
+        self.cautions.extend(missing.map(|item| {
+            format!(
+                "device {} is missing: it belongs to the seed filesystem {}, from which this one has sprouted; what \
+                 lies on it is read only when it is given too",
+                item.devid,
+                uuid::Uuid::from_bytes(item.fsid)
+            )
+        }));
+    }
+
     fn number_unknown(&mut self, knowledge: &Knowledge, items: &mut [Option<DevItem>]) {
         let Some(index) = &self.index else { return };
         let known: Vec<Option<DeviceId>> =
             items.iter().map(|item| item.map(|item| DeviceId(item.devid.get()))).collect();
+        // A device of another filesystem has a number of its own.
+        let others: Vec<usize> = self.seeds.rejected().to_vec();
         let all: Vec<&DevItem> = knowledge.device_items().collect();
         let ids: Vec<DeviceId> = all.iter().map(|item| DeviceId(item.devid.get())).collect();
         let numbers = number_devices(&known, &ids, &knowledge.chunks(), index);
-        for (item, number) in items.iter_mut().zip(numbers) {
+        for (place, (item, number)) in items.iter_mut().zip(numbers).enumerate() {
+            if others.contains(&place) {
+                continue;
+            }
             let of_number = |number: DeviceId| all.iter().find(|item| item.devid.get() == number.0).map(|item| **item);
             // Where no device item is left either, one device can only be the first.
             let alone = (known.len() == 1).then(|| DevItem { devid: 1.into(), ..DevItem::default() });
@@ -518,6 +593,15 @@ impl Wreck {
             }
         }
         best
+    }
+
+    /// The first copy of a block that fits but for one field of its header.
+    pub(crate) fn read_with_header_corrected(&self, want: &Expect) -> Option<Block> {
+        let mut bytes = vec![0; self.nodesize()];
+        (0..self.volume.copies(want.at)).find_map(|copy| {
+            let read = self.volume.read_copy(want.at, copy, &mut bytes);
+            read.ok().and_then(|_| self.family.with_header_corrected(&bytes, want))
+        })
     }
 
     fn read_at(&self, found: &Found, bytes: &mut [u8]) -> bool {

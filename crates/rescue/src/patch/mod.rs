@@ -45,6 +45,9 @@ impl<'a> Writer<'a> {
     }
 
     fn device(&self, id: DeviceId) -> Result<&Arc<dyn BlockDevice>> {
+        if self.wreck.is_seed(id) {
+            return error(format!("device {id} is a seed device, which is only read"));
+        }
         let place = self.wreck.numbers().iter().position(|number| *number == Some(id));
         place.map(|place| &self.devices[place]).ok_or_else(|| Error(format!("device {id} is missing")))
     }
@@ -71,11 +74,12 @@ impl<'a> Writer<'a> {
     }
 
     /// Makes this the superblock of all devices, in all copies; each keeps its own device item, changed by `change`.
-    /// Devices that have missed commits keep their older one: it is what tells that.
+    /// Devices that have missed commits keep their older one: it is what tells that. Those of seeds keep theirs.
     pub fn write_superblock(&self, sb: &Superblock, change: &dyn Fn(&mut DevItem)) -> Result<()> {
         let items = self.wreck.device_items().iter().zip(self.devices);
         let mut members = Vec::new();
-        for (mut item, device) in items.filter_map(|(item, device)| Some(((*item)?, device))) {
+        let own = items.filter_map(|(item, device)| Some(((*item)?, device)));
+        for (mut item, device) in own.filter(|(item, _)| !self.wreck.is_seed(DeviceId(item.devid.get()))) {
             let before = item;
             change(&mut item);
             if !self.wreck.is_behind(DeviceId(item.devid.get())) {

@@ -31,8 +31,10 @@ pub fn plan(devices: &[Arc<dyn BlockDevice>]) -> Result<Plan> {
     let is_good = |copy: &&SuperblockCopy| {
         copy.content.as_ref().is_ok_and(|own| own.fsid == sb.fsid && own.generation == sb.generation)
     };
+    let others = superblocks::of_others(&copies, devices.len(), sb);
     let has_place = |copy: &&SuperblockCopy| {
-        copy.at.0 + 4096 < devices[copy.device].len() && !superblocks::is_behind(&copies, copy.device, sb)
+        let is_own = others[copy.device].is_none() && !superblocks::is_behind(&copies, copy.device, sb);
+        copy.at.0 + 4096 < devices[copy.device].len() && is_own
     };
     let shown = |copy: &SuperblockCopy| (devices[copy.device].name(), copy.at.0);
     let (good, bad): (Vec<_>, Vec<_>) = copies.iter().filter(has_place).partition(is_good);

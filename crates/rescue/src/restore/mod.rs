@@ -177,6 +177,9 @@ impl<'a> Restorer<'a> {
         }
         let mut losses = self.roots.losses.clone();
         self.losses.values().for_each(|of_tree| losses.add(of_tree.clone()));
+        if !self.expects_older {
+            losses.add(self.wreck.log_losses().clone());
+        }
         self.summary.lost_blocks = losses.blocks();
         self.summary.salvaged_blocks = if self.expects_older { 0 } else { losses.salvaged() };
         self.pass_complaints();
@@ -202,7 +205,11 @@ impl<'a> Restorer<'a> {
     fn reader(&mut self, id: TreeId) -> Option<&mut Reader<'a>> {
         if self.reader.as_ref().is_none_or(|(known, _)| *known != id) {
             let checksums = self.roots.checksums().map(|root| Tree::new(self.wreck, root));
-            let reader = Reader::new(self.tree(id)?, checksums).with_extents(self.extent_tree(id));
+            let tree = self.tree(id)?;
+            // The extent tree knows nothing of what a log has brought.
+            let has_log = self.wreck.layer(&tree.root).is_some();
+            let extents = if has_log { None } else { self.extent_tree(id) };
+            let reader = Reader::new(tree, checksums).with_extents(extents);
             self.reader = Some((id, reader.with_since(self.since.clone())));
         }
         self.reader.as_mut().map(|(_, reader)| reader)

@@ -307,9 +307,10 @@ impl Map {
         self.collection().iter().filter(of).map(|found| found.generation).max()
     }
 
-    /// The index of one of the filesystems: that of a superblock with this UUID in its blocks, else the one with most
-    /// blocks.
-    pub fn into_index(self, fsid: Option<[u8; 16]>) -> Result<(crate::Index, Identity)> {
+    /// The index of one of the filesystems: that of a superblock with this UUID in its blocks, and of the seeds with
+    /// these; else the one with most blocks.
+    pub fn into_index(self, fsids: Option<([u8; 16], Vec<[u8; 16]>)>) -> Result<(crate::Index, Identity)> {
+        let (fsid, seeds) = fsids.map_or((None, Vec::new()), |(fsid, seeds)| (Some(fsid), seeds));
         let count =
             |number: usize| self.collection().iter().filter(|found| usize::from(found.family) == number).count();
         let all = self.identities();
@@ -318,7 +319,11 @@ impl Map {
         let number = by_fsid.or_else(by_count);
         let number = number.ok_or_else(|| Error("the scan has found no tree block".to_owned()))?;
         let identity = all[number];
-        Ok((self.into_collection().into_index(number as u8), identity))
+        let is_of_kind = |other: &Identity| (other.nodesize, other.checksum) == (identity.nodesize, identity.checksum);
+        let is_seed = |other: &Identity| by_fsid.is_some() && seeds.contains(&other.fsid) && is_of_kind(other);
+        let seeds = (0..all.len()).filter(|other| is_seed(&all[*other]));
+        let families: Vec<u8> = [number].into_iter().chain(seeds).map(|number| number as u8).collect();
+        Ok((self.into_collection().into_index(&families), identity))
     }
 }
 

@@ -4,12 +4,15 @@ mod bits;
 mod claims;
 mod damage;
 mod deleted;
+mod headers;
+mod logs;
 mod losses;
 mod opened;
 mod profiles;
 mod references;
 mod repairs;
 mod saved;
+mod seeds;
 mod sinks;
 mod trust;
 

@@ -14,8 +14,7 @@ pub fn scanned(devices: &[Arc<dyn BlockDevice>], scratch: &Scratch) -> Result<Wr
     let _ = fs::remove_file(&path);
     let map = scan(devices, &path, &Settings::default(), &mut |_| ())?;
     let copies = superblocks::copies(devices);
-    let fsid = superblocks::ruling(&copies).map(|(_, sb)| sb.block_fsid());
-    let (index, identity) = map.into_index(fsid)?;
+    let (index, identity) = map.into_index(superblocks::block_fsids(&copies, devices.len()))?;
     let opening = Opening { index: Some(index), identity: Some(identity), ..Opening::default() };
     Wreck::open(devices.to_vec(), opening)
 }

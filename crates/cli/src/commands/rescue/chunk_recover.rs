@@ -35,7 +35,7 @@ pub struct Args {
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let map = self.map()?;
-        let (index, identity) = map.into_index(self.fsid()?).map_err(failed)?;
+        let (index, identity) = map.into_index(self.fsids()?).map_err(failed)?;
         let opening = Opening { index: Some(index), identity: Some(identity), ..Opening::default() };
         let (devices, wreck) = open_for_writing(&self.devices, opening)?;
         let plan = chunk_tree::plan(&wreck).map_err(failed)?;
@@ -69,10 +69,10 @@ impl Args {
         map
     }
 
-    fn fsid(&self) -> Result<Option<[u8; 16]>, CliError> {
+    fn fsids(&self) -> Result<Option<([u8; 16], Vec<[u8; 16]>)>, CliError> {
         let devices = crate::commands::restore::Source::default().devices(&self.devices)?;
         let copies = superblocks::copies(&devices);
-        Ok(superblocks::ruling(&copies).map(|(_, sb)| sb.block_fsid()))
+        Ok(superblocks::block_fsids(&copies, devices.len()))
     }
 
     fn show(&self, plan: &Plan, out: &mut dyn Write) -> Result<(), CliError> {

@@ -89,7 +89,7 @@ impl Run for Args {
             map.devices().iter().flat_map(|device| &device.bad).map(|range| range.end - range.start).sum();
         let copies = superblocks::copies(&devices);
         let ruling = superblocks::ruling(&copies).map(|(_, sb)| sb);
-        let fsid = ruling.map(|sb| sb.block_fsid());
+        let fsids = superblocks::block_fsids(&copies, devices.len());
         let outdated = ruling.and_then(|sb| {
             let (wanted, newest) = (sb.generation.get(), map.newest_generation(sb.block_fsid())?);
             (newest < wanted).then(|| {
@@ -100,7 +100,7 @@ impl Run for Args {
                 )
             })
         });
-        let (index, identity) = map.into_index(fsid).map_err(failed)?;
+        let (index, identity) = map.into_index(fsids).map_err(failed)?;
         let forgotten = index.forgotten_before;
         let opening =
             Opening { index: Some(index), identity: Some(identity), ignored_features: u64::MAX, ..Opening::default() };

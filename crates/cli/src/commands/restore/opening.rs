@@ -25,7 +25,7 @@ pub struct Source {
     /// Read a filesystem that has this feature although it is not known here; a name, or a bit as 0x20000
     #[arg(long, value_name = "FEATURE")]
     ignore_feature: Vec<String>,
-    /// Replay the log first, in memory: nothing is written
+    /// Replay the log first, in memory: nothing is written. A log that cannot be replayed is read as far as it goes
     #[arg(long)]
     with_log: bool,
 }
@@ -64,8 +64,12 @@ impl Source {
     pub fn open(&self, paths: &[PathBuf], super_copy: Option<u64>) -> Result<Wreck, CliError> {
         let mut devices = self.devices(paths)?;
         let failed = |error: butterfs_rescue::Error| CliError::failed(error.to_string());
+        let mut why_not = None;
         if self.with_log {
-            devices = overlay::with_log_replayed(devices).map_err(failed)?;
+            match overlay::with_log_replayed(devices.clone()) {
+                Ok(replayed) => devices = replayed,
+                Err(error) => why_not = Some(error),
+            }
         }
         let copy = super_copy.map(|copy| usize::try_from(copy).ok().filter(|copy| *copy < 3));
         if copy == Some(None) {
@@ -81,12 +85,18 @@ impl Source {
             let map = Map::load(path, Limit::default()).map_err(failed)?;
             map.check_origin(path, &devices).map_err(failed)?;
             let copies = superblocks::copies(&devices);
-            let fsid = superblocks::ruling(&copies).map(|(_, sb)| sb.block_fsid());
-            let (index, identity) = map.into_index(fsid).map_err(failed)?;
+            let fsids = superblocks::block_fsids(&copies, devices.len());
+            let (index, identity) = map.into_index(fsids).map_err(failed)?;
             opening.index = Some(index);
             opening.identity = Some(identity);
         }
-        Wreck::open(devices, opening).map_err(failed)
+        let mut wreck = Wreck::open(devices, opening).map_err(failed)?;
+        if let Some(error) = why_not {
+            let second = "as much of the log as can be read is laid over the last commit";
+            wreck.cautions.extend([error.to_string(), second.to_owned()]);
+            wreck.lay_log_over();
+        }
+        Ok(wreck)
     }
 
     fn ignored(&self) -> Result<u64, CliError> {
