@@ -339,7 +339,8 @@ impl<'s, 'a> Checker<'s, 'a> {
         let mut nameless = Vec::new();
         for root in &roots.trees {
             // A deleted subvolume of which nothing is dropped yet is still whole.
-            let whole = root.id.is_subvolume() && root.drop_point().is_none();
+            let has_inodes = root.id.is_subvolume() || root.id == TreeId::DATA_RELOC;
+            let whole = has_inodes && root.drop_point().is_none();
             let mut part = trees.read(root.ptr(), root.drop_point(), whole);
             self.expect(part.complete);
             if whole {

@@ -22,17 +22,27 @@ pub(crate) fn chunk_root(session: &Session<'_>) -> NodePtr {
 /// Reads the chunk tree and completes the chunk map. Returns the device items.
 pub(crate) fn read_chunks(session: &Session<'_>) -> BTreeMap<u64, DevItem> {
     let limits = ChunkLimits { sectorsize: session.identity.sectorsize, incompat: session.identity.incompat };
+    // The chunk tree is read through the superblock's chunks: they count.
+    let mut system: BTreeMap<Logical, (Chunk, bool)> = BTreeMap::new();
+    for chunk in parse_sys_chunk_array(&session.sb).unwrap_or_default() {
+        system.insert(chunk.start, (chunk, false));
+    }
     let (mut map, mut devices) = (ChunkMap::new(), BTreeMap::new());
+    for (chunk, _) in system.values() {
+        let _ = map.insert(chunk.clone());
+    }
     let complete = items(session, chunk_root(session), &mut |key, data| match key.kind {
         KeyType::DEV_ITEM => {
             if let Ok(item) = DevItem::read_from_bytes(data) {
                 devices.insert(item.devid.get(), item);
             }
         }
-        KeyType::CHUNK_ITEM => add_chunk(session, &mut map, key, data, &limits),
+        KeyType::CHUNK_ITEM => add_chunk(session, &mut map, &mut system, (key, data), &limits),
         _ => {}
     });
-    check_system_chunks(session, &mut map, complete);
+    for (start, _) in system.into_iter().filter(|(_, (_, is_confirmed))| complete && !is_confirmed) {
+        session.report(Finding::SystemChunk { chunk: start });
+    }
     // One whose item is lost is still a device of the filesystem.
     let used: BTreeSet<u64> = map.iter().flat_map(|chunk| &chunk.stripes).map(|stripe| stripe.device.0).collect();
     session.volume.set_chunk_map(map);
@@ -48,7 +58,14 @@ pub(crate) fn read_chunks(session: &Session<'_>) -> BTreeMap<u64, DevItem> {
     devices
 }
 
-fn add_chunk(session: &Session<'_>, map: &mut ChunkMap, key: Key, data: &[u8], limits: &ChunkLimits) {
+/// Adds a chunk to the map, or notes that it confirms the one of the superblock.
+fn add_chunk(
+    session: &Session<'_>,
+    map: &mut ChunkMap,
+    system: &mut BTreeMap<Logical, (Chunk, bool)>,
+    (key, data): (Key, &[u8]),
+    limits: &ChunkLimits,
+) {
     let chunk = Logical(key.offset);
     if key.objectid != objectid::FIRST_CHUNK_TREE {
         let rule = format!("the object of its key is {}", key.objectid);
@@ -57,24 +74,14 @@ fn add_chunk(session: &Session<'_>, map: &mut ChunkMap, key: Key, data: &[u8], l
     let added = Chunk::parse(chunk, data, limits).and_then(|chunk| {
         let alone = ChunkMap::from_chunks([chunk.clone()]).map_err(|error| error.to_string())?;
         session.volume.check_chunk_map(&alone).map_err(|error| error.to_string())?;
+        if let Some((own, is_confirmed)) = system.get_mut(&chunk.start) {
+            *is_confirmed |= own.maps_like(&chunk);
+            return Ok(());
+        }
         map.insert(chunk).map_err(|error| error.to_string())
     });
     if let Err(rule) = added {
         session.report(Finding::ChunkBad { chunk, rule });
-    }
-}
-
-/// The superblock's chunks are in the chunk tree, alike; where that tree cannot be read they stay.
-fn check_system_chunks(session: &Session<'_>, map: &mut ChunkMap, complete: bool) {
-    for chunk in parse_sys_chunk_array(&session.sb).unwrap_or_default() {
-        let start = chunk.start;
-        if map.get(start).is_some_and(|other| other.maps_like(&chunk)) {
-            continue;
-        }
-        if complete {
-            session.report(Finding::SystemChunk { chunk: start });
-        }
-        let _ = map.insert(chunk);
     }
 }
 

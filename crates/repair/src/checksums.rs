@@ -380,16 +380,16 @@ pub(crate) fn init(forest: &mut Forest) -> Result<()> {
 }
 
 /// The checksum of the sector at `at`, if there is one.
-pub(crate) fn digest_at(forest: &Forest, at: u64) -> Option<Vec<u8>> {
+pub(crate) fn digest_at(forest: &Forest, at: u64) -> Result<Option<Vec<u8>>> {
     let (sector, len) = (forest.store.sectorsize(), forest.store.identity.checksum.len());
-    let item = overlapping(forest, &(at..at + sector)).ok()?.into_iter().next()?;
-    let from = (at.checked_sub(item.0)? / sector) as usize * len;
-    item.1.get(from..from + len).map(<[u8]>::to_vec)
+    let Some(item) = overlapping(forest, &(at..at + sector))?.into_iter().next() else { return Ok(None) };
+    let from = at.checked_sub(item.0).map(|inside| (inside / sector) as usize * len);
+    Ok(from.and_then(|from| item.1.get(from..from + len)).map(<[u8]>::to_vec))
 }
 
 /// Writes what another copy holds over bad copies of data; true where one was good.
 pub(crate) fn restore_copies(forest: &mut Forest, at: u64) -> Result<bool> {
-    let Some(digest) = digest_at(forest, at) else { return Ok(false) };
+    let Ok(Some(digest)) = digest_at(forest, at) else { return Ok(false) };
     let mut data = vec![0; forest.store.sectorsize() as usize];
     for copy in 0..forest.store.volume.copies(Logical(at)) {
         let read = forest.store.volume.read_copy(Logical(at), copy, &mut data);

@@ -1,21 +1,25 @@
 //! The pass `chunks`: chunks, device items and device extents.
 //!
-//! The chunk tree decides, and the device tree follows. A chunk that cannot be mapped, or lies on another one, is put
-//! right from the device extents: where one stripe is wrong, or the stripes are alike. So is one of which the device
-//! extents say something else, if more tree blocks and sectors fit their checksums where they say.
+//! The chunk tree decides, and the device tree follows. A chunk that breaks a rule, cannot be mapped, or lies on
+//! another one, is put right from its witnesses: device extents, block group, devices, and the addresses that the tree
+//! blocks on it have. So is one of which they say something else, if more tree blocks and sectors fit their checksums
+//! then. A chunk tree with a leaf that breaks rules is made anew, if every leaf has its right checksum.
 
 use crate::action::Pass;
 use crate::extents::is_readable;
 use crate::forest::{Forest, root_ptr};
+use crate::salvage;
 use crate::store::Store;
 use crate::trouble::Result;
 use crate::walk;
 use butterfs_ondisk::chunk::{Chunk, ChunkLimits, ChunkStripe, STRIPE_LEN, parse_sys_chunk_array};
-use butterfs_ondisk::items::{BlockGroupItem, DevExtent, DevItem, RootItem, block_group_flags as bits};
+use butterfs_ondisk::features::compat_ro;
+use butterfs_ondisk::header::Header;
+use butterfs_ondisk::items::{DevExtent, DevItem, RootItem, block_group_flags as bits};
 use butterfs_ondisk::key::objectid;
-use butterfs_ondisk::{DeviceId, Key, KeyType, Logical, Physical, Profile, Superblock, TreeId};
+use butterfs_ondisk::{DeviceId, Key, KeyType, Logical, Profile, Superblock, TreeId};
 use butterfs_tree::{self as tree, NodePtr};
-use butterfs_volume::{ChunkMap, Volume};
+use butterfs_volume::{ChunkMap, Kind, Place, Volume, Witnesses, claimed_start, lenient_chunk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -23,83 +27,283 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 /// Items of the chunk tree that have to be changed; `None` removes one.
 pub(crate) type ChunkEdits = BTreeMap<Key, Option<Vec<u8>>>;
 
-/// Device extents by chunk: device, physical address, length.
-type Extents = BTreeMap<u64, Vec<(u64, u64, u64)>>;
-
 /// Profiles in which the order of the stripes matters.
 const STRIPED: u64 = bits::RAID0 | bits::RAID10 | bits::RAID5 | bits::RAID6;
+
+/// The chunk tree as it was read, and how to put it right.
+#[derive(Default)]
+pub(crate) struct ChunkTree {
+    pub edits: ChunkEdits,
+    pub state: State,
+    /// Device items that keep the rules.
+    devices: BTreeMap<Key, Vec<u8>>,
+}
+
+/// How much of a chunk tree can be read.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    /// All of it.
+    #[default]
+    Sound,
+    /// All items, but some block breaks a rule: it is made anew.
+    Odd,
+    /// Not all.
+    Lost,
+}
 
 fn limits(sb: &Superblock) -> ChunkLimits {
     ChunkLimits { sectorsize: sb.sectorsize.get(), incompat: sb.incompat_flags.get() }
 }
 
+/// A chunk item. Its chunk is good for reading; where the item breaks a rule, its kind is doubtful.
+struct Item {
+    key: Key,
+    chunk: Chunk,
+    kind: Kind,
+}
+
+impl Item {
+    fn is_of_trees(&self) -> bool {
+        self.kind == Kind::Doubtful || self.chunk.kind & bits::METADATA != 0
+    }
+}
+
 /// Reads the chunk tree, sets the chunk map, and says which items have to be changed.
-pub(crate) fn read(store: &Store, sb: &Superblock) -> ChunkEdits {
+pub(crate) fn read(store: &Store, sb: &Superblock) -> ChunkTree {
     let root = root_ptr(TreeId::CHUNK, sb.chunk_root.get(), sb.chunk_root_generation.get(), sb.chunk_root_level);
-    let (mut chunks, mut odd) = (BTreeMap::new(), BTreeMap::new());
-    let complete = walk::items(store, &root, &mut |key, data| {
-        if key.kind == KeyType::CHUNK_ITEM {
-            match Chunk::parse(Logical(key.offset), data, &limits(sb)) {
-                Ok(chunk) if key.objectid == objectid::FIRST_CHUNK_TREE => {
-                    chunks.insert(key.offset, chunk);
-                }
-                _ => drop(odd.insert(key, data.to_vec())),
-            }
+    // The chunk tree is read through the superblock's chunks: they are right.
+    let system = parse_sys_chunk_array(sb).unwrap_or_default();
+    set_map(&store.volume, system.clone());
+    let (mut tree, mut items) = (ChunkTree::default(), Vec::new());
+    let is_sound = walk::items(store, &root, &mut |_, _| {});
+    let has_all = each_item(store, &root, &mut |key, data| {
+        if key.kind == KeyType::DEV_ITEM {
+            tree.devices.extend(is_device_item(key, data).then(|| (key, data.to_vec())));
+        } else {
+            items.extend(item(sb, key, data));
         }
     });
-    let mut edits = ChunkEdits::new();
-    for chunk in parse_sys_chunk_array(sb).unwrap_or_default() {
-        let start = chunk.start.get();
-        if chunks.get(&start).is_none_or(|other| !other.maps_like(&chunk)) {
-            // The chunk tree was read through it.
-            if complete {
-                edits.insert(chunk.key(), Some(chunk.encode()));
-            }
-            chunks.insert(start, chunk);
+    tree.state = match (is_sound, has_all) {
+        (true, _) => State::Sound,
+        (false, true) => State::Odd,
+        (false, false) => State::Lost,
+    };
+    let keys: Vec<(Key, Chunk)> = items.iter().map(|item| (item.key, item.chunk.clone())).collect();
+    items.retain(|item| !system.iter().any(|chunk| chunk.start == item.chunk.start));
+    let witnesses = witnesses(store, sb, &system, &mut items);
+    let mut chunks: BTreeMap<u64, Chunk> = system.iter().map(|chunk| (chunk.start.get(), chunk.clone())).collect();
+    for item in &items {
+        let start = item.chunk.start.get();
+        match witnesses.corrected(&item.chunk, item.kind) {
+            // It has no device extents, and there are some of a chunk without an item.
+            Some(other) if other.start != item.chunk.start => drop(chunks.entry(other.start.get()).or_insert(other)),
+            Some(other) if item.kind == Kind::Doubtful => drop(chunks.insert(start, other)),
+            None if item.kind == Kind::Doubtful => {}
+            _ => drop(chunks.insert(start, item.chunk.clone())),
         }
     }
-    set_map(&store.volume, chunks.values().cloned().collect());
-    for chunk in lost_chunks(store, sb, &chunks) {
-        edits.insert(chunk.key(), Some(chunk.encode()));
+    let system: Vec<u64> = system.iter().map(|chunk| chunk.start.get()).collect();
+    settle(store, sb, &mut chunks, &witnesses, &system);
+    let is_right = |key: &Key, chunk: &Chunk| {
+        keys.iter().any(|(other, read)| other == key && read.maps_like(chunk) && *other == chunk.key())
+    };
+    for (key, _) in keys.iter().filter(|(key, _)| !chunks.values().any(|chunk| chunk.key() == *key)) {
+        let is_of_known = |item: &&Item| item.key == *key && witnesses.corrected(&item.chunk, item.kind).is_some();
+        // Of one that is not understood the item stays.
+        let is_moved = items.iter().any(|item| is_of_known(&item)) || !items.iter().any(|item| item.key == *key);
+        tree.edits.extend(is_moved.then_some((*key, None)));
+    }
+    for chunk in chunks.values().filter(|chunk| !is_right(&chunk.key(), chunk)) {
+        tree.edits.insert(chunk.key(), Some(chunk.encode()));
+    }
+    // A tree that is made anew has what is understood, and nothing else.
+    let is_understood = |item: &Item| {
+        let corrected = witnesses.corrected(&item.chunk, item.kind);
+        chunks.contains_key(&corrected.map_or(item.chunk.start, |other| other.start).get())
+    };
+    tree.state = match tree.state {
+        State::Lost if is_accounted_for(&chunks, &witnesses) => State::Odd,
+        State::Odd if !items.iter().all(is_understood) => State::Lost,
+        state => state,
+    };
+    if tree.state == State::Lost {
+        tree.edits.clear();
+    }
+    tree
+}
+
+/// Calls `with` for each item of each leaf that has its right checksum, whatever the items are; true when no block was
+/// missing.
+fn each_item(store: &Store, ptr: &NodePtr, with: &mut dyn FnMut(Key, &[u8])) -> bool {
+    match store.read(ptr) {
+        Ok(node) if node.is_leaf() => {
+            node.items().for_each(|(key, data)| with(key, data));
+            true
+        }
+        Ok(node) => {
+            let mut has_all = true;
+            for slot in 0..node.nritems() {
+                let child = NodePtr { first_key: None, ..node.child_ptr(slot, ptr.tree) };
+                has_all &= each_item(store, &child, with);
+            }
+            has_all
+        }
+        Err(_) => {
+            let Some(bytes) = salvage::intact_leaf(store, ptr) else { return false };
+            salvage::items(&bytes).fold(true, |all, (key, data)| {
+                data.into_iter().for_each(|data| with(key, data));
+                all && data.is_some()
+            })
+        }
+    }
+}
+
+fn item(sb: &Superblock, key: Key, data: &[u8]) -> Option<Item> {
+    if key.kind != KeyType::CHUNK_ITEM && key.objectid != objectid::FIRST_CHUNK_TREE {
+        return None;
+    }
+    let start = Logical(key.offset);
+    let parsed = Chunk::parse(start, data, &limits(sb)).ok();
+    let known = parsed.map(|chunk| Item { key, chunk, kind: Kind::Known });
+    known.or_else(|| Some(Item { key, chunk: lenient_chunk(start, data, &limits(sb))?, kind: Kind::Doubtful }))
+}
+
+fn is_device_item(key: Key, data: &[u8]) -> bool {
+    let of_key = |item: &DevItem| key == Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, item.devid.get());
+    DevItem::read_from_bytes(data).is_ok_and(|item| of_key(&item) && item.bytes_used.get() <= item.total_bytes.get())
+}
+
+/// What other structures say about chunks. They are read through the chunks of the items; where they cannot be read,
+/// chunks of trees may begin elsewhere, and are moved to where their tree blocks say.
+fn witnesses(store: &Store, sb: &Superblock, system: &[Chunk], items: &mut [Item]) -> Witnesses {
+    set_map(&store.volume, readable(&store.volume, system, items));
+    let (mut best, is_complete) = said(store, sb, items);
+    if is_complete {
+        return best;
+    }
+    for number in (0..items.len()).filter(|number| items[*number].is_of_trees()).collect::<Vec<_>>() {
+        let own = items[number].chunk.start;
+        let Some(start) = claimed(store, &items[number].chunk).filter(|start| *start != own) else { continue };
+        items[number].chunk.start = start;
+        set_map(&store.volume, readable(&store.volume, system, items));
+        let (other, _) = said(store, sb, items);
+        if other.statements() > best.statements() {
+            best = other;
+        } else {
+            items[number].chunk.start = own;
+        }
+    }
+    set_map(&store.volume, readable(&store.volume, system, items));
+    best
+}
+
+/// The chunks of the superblock and of the items, shortened to where the next one begins, on devices that there are.
+fn readable(volume: &Volume, system: &[Chunk], items: &[Item]) -> Vec<Chunk> {
+    let mut chunks = system.to_vec();
+    let mut starts: Vec<Logical> = items.iter().map(|item| item.chunk.start).collect();
+    starts.extend(system.iter().map(|chunk| chunk.start));
+    for item in items {
+        let mut chunk = item.chunk.clone();
+        let next = starts.iter().filter(|start| **start > chunk.start).min();
+        if let Some(next) = next.filter(|next| **next < chunk.end()) {
+            let row = STRIPE_LEN * chunk.profile().data_stripes(chunk.stripes.len()) as u64;
+            chunk.length = (next.get() - chunk.start.get()) / row * row;
+        }
+        for stripe in chunk.stripes.iter_mut().filter(|stripe| volume.device_item(stripe.device).is_none()) {
+            let named = volume.present_devices().into_iter().find(|(item, _)| item.uuid == stripe.dev_uuid);
+            stripe.device = named.map_or(stripe.device, |(item, _)| DeviceId(item.devid.get()));
+        }
+        chunks.push(chunk);
+    }
+    chunks
+}
+
+/// Where a chunk begins by the addresses of the tree blocks on it.
+fn claimed(store: &Store, chunk: &Chunk) -> Option<Logical> {
+    let devices = store.volume.present_devices();
+    let mut bytes = vec![0; store.nodesize() as usize];
+    claimed_start(chunk, store.nodesize(), &mut |id, at| {
+        let (_, device) = devices.iter().find(|(item, _)| item.devid.get() == id.get())?;
+        device.read_at(at.get(), &mut bytes).ok()?;
+        let (header, _) = Header::read_from_prefix(&bytes).ok()?;
+        let at = Logical(header.bytenr.get());
+        store.sealed_header(at, &bytes).map(|_| at)
+    })
+}
+
+/// The device extents that can be read, the block groups of these and of `items`, and whether no block was missing.
+fn said(store: &Store, sb: &Superblock, items: &[Item]) -> (Witnesses, bool) {
+    let mut witnesses = Witnesses::default();
+    for device in store.volume.device_items() {
+        witnesses.learn_device(DeviceId(device.devid.get()), device.uuid);
+    }
+    let has_group_tree = sb.compat_ro_flags.get() & compat_ro::BLOCK_GROUP_TREE != 0;
+    let of_groups = if has_group_tree { TreeId::BLOCK_GROUP } else { TreeId::EXTENT };
+    let (devices, groups) = (tree_of(store, sb, TreeId::DEV), tree_of(store, sb, of_groups));
+    let mut is_complete = devices.is_some() && groups.is_some();
+    if let Some(ptr) = devices {
+        is_complete &= walk::items(store, &ptr, &mut |key, data| witnesses.learn_item(key, data));
+    }
+    let mut starts: BTreeSet<u64> = witnesses.extents().map(|(start, _)| start).collect();
+    starts.extend(items.iter().map(|item| item.chunk.start.get()));
+    for (ptr, start) in groups.iter().flat_map(|ptr| starts.iter().map(move |start| (ptr, *start))) {
+        let key = |length| Key::new(start, KeyType::BLOCK_GROUP_ITEM, length);
+        let found = tree::scan(&store.editor(of_groups), ptr, &key(0), &key(u64::MAX), &mut |key, data| {
+            witnesses.learn_item(key, data);
+            Ok(ControlFlow::Continue(()))
+        });
+        is_complete &= found.is_ok();
+    }
+    (witnesses, is_complete)
+}
+
+/// Whether device extents and block groups are exactly those of the chunks.
+fn is_accounted_for(chunks: &BTreeMap<u64, Chunk>, witnesses: &Witnesses) -> bool {
+    let is_said = |chunk: &Chunk| witnesses.corrected(chunk, Kind::Known).is_some_and(|other| other.maps_like(chunk));
+    chunks.values().all(is_said)
+        && witnesses.extents().all(|(start, _)| chunks.contains_key(&start))
+        && witnesses.groups().all(|(start, ..)| chunks.contains_key(&start))
+}
+
+/// Puts chunks right that cannot be where their items say, and those of which the content proves that.
+fn settle(store: &Store, sb: &Superblock, chunks: &mut BTreeMap<u64, Chunk>, witnesses: &Witnesses, system: &[u64]) {
+    for chunk in lost_chunks(store, sb, witnesses, chunks) {
         chunks.insert(chunk.start.get(), chunk);
     }
-    let wrong = wrong_chunks(&store.volume, &chunks);
-    let good = chunks.values().filter(|chunk| !wrong.contains(&chunk.start.get())).cloned();
-    set_map(&store.volume, good.collect());
-    if !wrong.is_empty() {
-        let extents = device_extents(store, sb);
-        for start in &wrong {
-            let fixed = chunks.get(start).and_then(|chunk| corrected(&store.volume, chunk, &extents));
-            if let Some(chunk) = fixed {
-                edits.insert(chunk.key(), Some(chunk.encode()));
-                chunks.insert(*start, chunk);
-            }
-        }
-        let still = wrong_chunks(&store.volume, &chunks);
-        edits.retain(|key, _| !still.contains(&key.offset));
-        chunks.retain(|start, _| !still.contains(start));
-        set_map(&store.volume, chunks.values().cloned().collect());
+    let wrong = wrong_chunks(&store.volume, chunks);
+    for start in wrong.iter().filter(|start| !system.contains(start)) {
+        let corrected = chunks.get(start).and_then(|chunk| witnesses.corrected(chunk, Kind::Known));
+        chunks.extend(corrected.filter(|other| other.start.get() == *start).map(|other| (*start, other)));
     }
+    let still = wrong_chunks(&store.volume, chunks);
+    chunks.retain(|start, _| !still.contains(start));
+    set_map(&store.volume, chunks.values().cloned().collect());
     // Chunks of trees first: the checksum tree, which the proofs for data need, lies in them.
     for of_trees in [true, false] {
-        for chunk in moved_chunks(store, sb, &chunks, of_trees) {
-            edits.insert(chunk.key(), Some(chunk.encode()));
+        for chunk in moved_chunks(store, sb, chunks, witnesses, of_trees) {
             chunks.insert(chunk.start.get(), chunk);
         }
         set_map(&store.volume, chunks.values().cloned().collect());
     }
-    edits
 }
 
-/// Chunks as their device extents have them, where their content proves that the chunk tree is wrong.
-fn moved_chunks(store: &Store, sb: &Superblock, chunks: &BTreeMap<u64, Chunk>, of_trees: bool) -> Vec<Chunk> {
-    let extents = device_extents(store, sb);
+/// Chunks as their witnesses have them, where their content proves that the chunk tree is wrong, or does not contradict
+/// another length.
+fn moved_chunks(
+    store: &Store,
+    sb: &Superblock,
+    chunks: &BTreeMap<u64, Chunk>,
+    witnesses: &Witnesses,
+    of_trees: bool,
+) -> Vec<Chunk> {
     let is_meant = |chunk: &&Chunk| chunk.kind & bits::SYSTEM == 0 && of_trees == (chunk.kind & bits::METADATA != 0);
     let moved = chunks.values().filter(is_meant).filter_map(|chunk| {
-        let other = corrected(&store.volume, chunk, &extents).filter(|other| !other.maps_like(chunk))?;
+        let other = witnesses.corrected(chunk, Kind::Known).filter(|other| !other.maps_like(chunk))?;
         let map = ChunkMap::from_chunks([other.clone()]).ok()?;
         store.volume.check_chunk_map(&map).ok()?;
-        (proofs(store, sb, &other) > proofs(store, sb, chunk)).then_some(other)
+        let (new, old) = (proofs(store, sb, &other), proofs(store, sb, chunk));
+        let is_in_place = (other.start, &other.stripes) == (chunk.start, &chunk.stripes);
+        (other.start == chunk.start && (new > old || is_in_place && new == old)).then_some(other)
     });
     moved.collect()
 }
@@ -183,16 +387,11 @@ fn wrong_chunks(volume: &Volume, chunks: &BTreeMap<u64, Chunk>) -> BTreeSet<u64>
 
 /// Chunks of which the items are lost, and that their device extents and block groups describe in full: those whose
 /// stripes are alike.
-fn lost_chunks(store: &Store, sb: &Superblock, chunks: &BTreeMap<u64, Chunk>) -> Vec<Chunk> {
-    let mut extents = device_extents(store, sb);
-    extents.retain(|start, _| !chunks.contains_key(start));
-    if extents.is_empty() {
-        return Vec::new();
-    }
-    let groups = block_groups(store, sb);
-    let lost = extents.into_iter().filter_map(|(start, stripes)| {
-        let (length, flags) = *groups.get(&start)?;
-        lost_chunk(store, sb, start, length, flags, &stripes)
+fn lost_chunks(store: &Store, sb: &Superblock, witnesses: &Witnesses, chunks: &BTreeMap<u64, Chunk>) -> Vec<Chunk> {
+    let lost = witnesses.extents().filter(|(start, _)| !chunks.contains_key(start));
+    let lost = lost.filter_map(|(start, places)| {
+        let (length, flags) = witnesses.group(start)?;
+        lost_chunk(store, sb, start, length, flags, places)
     });
     let end = |chunk: &Chunk| chunk.end().get();
     let is_free =
@@ -200,22 +399,15 @@ fn lost_chunks(store: &Store, sb: &Superblock, chunks: &BTreeMap<u64, Chunk>) ->
     lost.filter(is_free).collect()
 }
 
-fn lost_chunk(
-    store: &Store,
-    sb: &Superblock,
-    start: u64,
-    length: u64,
-    flags: u64,
-    stripes: &[(u64, u64, u64)],
-) -> Option<Chunk> {
+fn lost_chunk(store: &Store, sb: &Superblock, start: u64, length: u64, flags: u64, places: &[Place]) -> Option<Chunk> {
     let profile = Profile::of(flags)?;
-    let is_alike = flags & STRIPED == 0 || stripes.len() == 1;
-    if !is_alike || stripes.iter().any(|stripe| stripe.2 != length) {
+    let is_alike = flags & STRIPED == 0 || places.len() == 1;
+    if !is_alike || places.iter().any(|place| place.length != length) {
         return None;
     }
-    let stripe = |(device, physical, _): &(u64, u64, u64)| {
-        let device = DeviceId(*device);
-        Some(ChunkStripe { device, physical: Physical(*physical), dev_uuid: store.volume.device_item(device)?.uuid })
+    let stripe = |place: &Place| {
+        let dev_uuid = store.volume.device_item(place.device)?.uuid;
+        Some(ChunkStripe { device: place.device, physical: place.physical, dev_uuid })
     };
     let chunk = Chunk {
         start: Logical(start),
@@ -227,25 +419,9 @@ fn lost_chunk(
         io_width: STRIPE_LEN as u32,
         sector_size: sb.sectorsize.get(),
         sub_stripes: profile.sub_stripes,
-        stripes: stripes.iter().map(stripe).collect::<Option<_>>()?,
+        stripes: places.iter().map(stripe).collect::<Option<_>>()?,
     };
     Chunk::parse(chunk.start, &chunk.encode(), &limits(sb)).ok()
-}
-
-/// Length and flags of the block groups, as far as they can be read.
-fn block_groups(store: &Store, sb: &Superblock) -> BTreeMap<u64, (u64, u64)> {
-    let mut groups = BTreeMap::new();
-    for tree in [TreeId::EXTENT, TreeId::BLOCK_GROUP] {
-        let Some(ptr) = tree_of(store, sb, tree) else { continue };
-        walk::items(store, &ptr, &mut |key, data| {
-            if let Ok((group, _)) = BlockGroupItem::read_from_prefix(data)
-                && key.kind == KeyType::BLOCK_GROUP_ITEM
-            {
-                groups.insert(key.objectid, (key.offset, group.flags.get()));
-            }
-        });
-    }
-    groups
 }
 
 /// Where a tree begins, as the root tree has it.
@@ -260,57 +436,28 @@ fn tree_of(store: &Store, sb: &Superblock, tree: TreeId) -> Option<NodePtr> {
     found.map(|item| root_ptr(tree, item.bytenr.get(), item.generation.get(), item.level))
 }
 
-/// All device extents, as the device tree has them.
-fn device_extents(store: &Store, sb: &Superblock) -> Extents {
-    let mut extents = Extents::new();
-    let Some(ptr) = tree_of(store, sb, TreeId::DEV) else { return extents };
-    walk::items(store, &ptr, &mut |key, data| {
-        if let Ok(extent) = DevExtent::read_from_bytes(data)
-            && key.kind == KeyType::DEV_EXTENT
-        {
-            let own = extents.entry(extent.chunk_offset.get()).or_default();
-            own.push((key.objectid, key.offset, extent.length.get()));
-        }
-    });
-    extents
-}
-
-/// The chunk with the stripes that its device extents say, where that is certain.
-fn corrected(volume: &Volume, chunk: &Chunk, extents: &Extents) -> Option<Chunk> {
-    let mut left: Vec<(u64, u64, u64)> = extents.get(&chunk.start.get())?.clone();
-    left.retain(|(_, _, length)| *length == chunk.stripe_length());
-    if left.len() != chunk.stripes.len() {
-        return None;
-    }
-    let (mut fixed, mut wrong) = (chunk.clone(), Vec::new());
-    for (index, stripe) in chunk.stripes.iter().enumerate() {
-        let found =
-            left.iter().position(|(device, at, _)| (*device, *at) == (stripe.device.get(), stripe.physical.get()));
-        match found {
-            Some(position) => drop(left.remove(position)),
-            None => wrong.push(index),
-        }
-    }
-    let is_alike = chunk.kind & STRIPED == 0;
-    if wrong.len() > 1 && !is_alike {
-        return None;
-    }
-    for (index, (device, at, _)) in wrong.into_iter().zip(left) {
-        let device = DeviceId(device);
-        let dev_uuid = volume.device_item(device)?.uuid;
-        fixed.stripes[index] = ChunkStripe { device, physical: Physical(at), dev_uuid };
-    }
-    Some(fixed)
-}
-
 /// Changes the chunk tree, and makes device items and device extents those of the chunks.
-pub(crate) fn write(forest: &mut Forest, edits: &ChunkEdits) -> Result<()> {
-    for (key, data) in edits {
+pub(crate) fn write(forest: &mut Forest, tree: &ChunkTree) -> Result<()> {
+    if tree.state == State::Odd {
+        forest.start_chunks_anew()?;
+        forest.did(Pass::Chunks, "makes the chunk tree anew, of which a block breaks rules");
+        let map = forest.store.volume.chunk_map();
+        let chunks = map.iter().map(|chunk| (chunk.key(), chunk.encode()));
+        for (key, data) in tree.devices.clone().into_iter().chain(chunks) {
+            forest.put(TreeId::CHUNK, key, &data)?;
+        }
+    }
+    for (key, data) in &tree.edits {
         match data {
-            Some(data) => forest.put(TreeId::CHUNK, *key, data)?,
-            None => forest.remove(TreeId::CHUNK, *key)?,
-        };
-        forest.did(Pass::Chunks, format!("writes the chunk {} anew", key.offset));
+            Some(data) => {
+                forest.put(TreeId::CHUNK, *key, data)?;
+                forest.did(Pass::Chunks, format!("writes the chunk {} anew", key.offset));
+            }
+            None => {
+                forest.remove(TreeId::CHUNK, *key)?;
+                forest.did(Pass::Chunks, format!("removes the item {key} of the chunk tree"));
+            }
+        }
     }
     write_device_extents(forest)?;
     write_device_items(forest)

@@ -9,8 +9,8 @@ use zerocopy::FromZeros;
 
 /// Writes everything that the repair has made, and superblocks that lead to it.
 pub(crate) fn run(forest: &mut Forest, bytes_used: u64) -> Result<()> {
-    crate::rows::prepare(forest)?;
-    forest.store.write_out()?;
+    let rows = crate::rows::prepare(forest)?;
+    forest.store.write_out(&rows)?;
     forest.store.volume.flush()?;
     let generation = forest.store.generation.get();
     let newest = forest.sb.super_roots.iter().enumerate().max_by_key(|(_, slot)| slot.tree_root_gen.get());

@@ -251,6 +251,13 @@ impl Forest {
         Ok(())
     }
 
+    /// Makes the chunk tree empty: the chunk map has what belongs into it.
+    pub fn start_chunks_anew(&mut self) -> Result<()> {
+        let at = self.store.editor(TreeId::CHUNK).new_node(Level(0))?;
+        self.chunk = NodePtr { at, generation: self.store.generation, level: Level(0), ..self.chunk };
+        Ok(())
+    }
+
     /// Makes a tree empty: nothing of what it had is read again.
     pub fn start_anew(&mut self, id: TreeId) -> Result<()> {
         let editor = self.store.editor(id);

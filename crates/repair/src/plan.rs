@@ -163,7 +163,10 @@ pub fn plan(devices: &[Arc<dyn BlockDevice>], options: &Options, told: Told<'_>)
         plan.rounds += 1;
         demands = false;
         references = references.max(round.references);
-        plan.actions.extend(round.actions);
+        // Each round comes to what must stay as it is.
+        let is_new = |action: &Action| !plan.actions.contains(action);
+        let new: Vec<Action> = round.actions.into_iter().filter(is_new).collect();
+        plan.actions.extend(new);
         plan.subvolumes = round.subvolumes;
         told(plan.rounds, "checking again");
         let after = judge(&overlays, options);

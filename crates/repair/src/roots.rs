@@ -65,6 +65,14 @@ pub(crate) fn complete(forest: &mut Forest) -> Result<()> {
     Ok(())
 }
 
+/// Makes the data relocation tree anew: beside its root directory it has only files by which a balance moves data.
+pub(crate) fn renew_relocation(forest: &mut Forest) -> Result<()> {
+    forest.start_anew(TreeId::DATA_RELOC)?;
+    crate::inodes::make_root_directory(forest, TreeId::DATA_RELOC)?;
+    forest.did(Pass::Roots, "makes the data relocation tree anew, with its root directory");
+    Ok(())
+}
+
 /// Makes the root item of a tree that has none from the superblock's backup roots; says whether there is one now.
 pub(crate) fn find_in_backup(forest: &mut Forest, id: TreeId) -> bool {
     if forest.trees.contains_key(&id) {

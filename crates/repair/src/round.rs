@@ -4,7 +4,7 @@
 //! end what follows from all trees. Everything is one commit; where a pass fails, nothing of the round counts.
 
 use crate::action::{Action, Pass};
-use crate::forest::Forest;
+use crate::forest::{Forest, root_ptr};
 use crate::names::{self, Doubts};
 use crate::overlay::Overlay;
 use crate::plan::Options;
@@ -71,7 +71,10 @@ fn run_with_room(
     let chunk_level = levels::of_superblock(&store, &mut sb, TreeId::CHUNK);
     // The chunk tree says where all other blocks are.
     let mut assembled = assembled::restore(&store, findings)?;
-    let mut edits = chunks::read(&store, &sb);
+    let mut chunk_tree = chunks::read(&store, &sb);
+    if chunk_tree.state == chunks::State::Lost {
+        return Err(Trouble::new("the chunk tree is damaged: nothing says where everything lies"));
+    }
     assembled.extend(assembled::restore(&store, findings)?);
     store.identity.chunk_tree_uuid = chunk_tree_uuid(&store, &sb);
     let root_level = levels::of_superblock(&store, &mut sb, TreeId::ROOT);
@@ -86,15 +89,18 @@ fn run_with_room(
         return Err(Trouble::new("neither the root tree nor an extent tree can be read: nothing says what is in use"));
     }
     refuse_unfinished(&forest)?;
-    rows::repair(&mut forest, findings)?;
-    room::make(&mut forest, &mut edits, room);
+    rows::repair(&mut forest, findings, options.check.check_data)?;
+    room::make(&mut forest, &mut chunk_tree.edits, room);
     superblocks(&mut forest, findings);
     wanted.add_hidden(&forest, findings);
     let pruned = blocks(&mut forest, &wanted)?;
     roots::single(&mut forest)?;
     roots::complete(&mut forest)?;
-    chunks::write(&mut forest, &edits)?;
-    if wanted.system_chunks || !edits.is_empty() {
+    if wanted.has_odd_relocation {
+        roots::renew_relocation(&mut forest)?;
+    }
+    chunks::write(&mut forest, &chunk_tree)?;
+    if wanted.system_chunks || !chunk_tree.edits.is_empty() {
         chunks::write_system_array(&mut forest);
     }
     // Which subvolumes are deleted says whose names are wanted.
@@ -158,13 +164,11 @@ fn run_with_room(
 }
 
 fn chunk_tree_uuid(store: &Store, sb: &Superblock) -> [u8; 16] {
-    let ptr = crate::forest::root_ptr(
-        TreeId::CHUNK,
-        sb.chunk_root.get(),
-        sb.chunk_root_generation.get(),
-        sb.chunk_root_level,
-    );
-    store.read(&ptr).map_or([0; 16], |node| node.header().chunk_tree_uuid)
+    let (at, generation) = (sb.chunk_root.get(), sb.chunk_root_generation.get());
+    let chunks = root_ptr(TreeId::CHUNK, at, generation, sb.chunk_root_level);
+    let root = root_ptr(TreeId::ROOT, sb.root.get(), sb.generation.get(), sb.root_level);
+    let found = [chunks, root].iter().find_map(|ptr| store.read(ptr).ok());
+    found.map_or([0; 16], |node| node.header().chunk_tree_uuid)
 }
 
 /// A balance or a replacement that is not at its end is finished first, by a mount.
@@ -217,10 +221,6 @@ fn blocks(forest: &mut Forest, wanted: &Wanted) -> Result<prune::Pruned> {
         roots::single(forest)?;
         lost_roots::restore(forest, is_root_damaged)?;
     }
-    // Its blocks may have been put together.
-    if wanted.damaged.contains(&TreeId::CHUNK) && !extents::is_readable(forest, TreeId::CHUNK) {
-        return Err(Trouble::new("the chunk tree is damaged: nothing says where everything lies"));
-    }
     let derived = [TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP, TreeId::UUID, TreeId::DEV];
     let mut damaged: Vec<TreeId> = forest.trees.keys().copied().collect();
     damaged.retain(|id| {
@@ -230,7 +230,7 @@ fn blocks(forest: &mut Forest, wanted: &Wanted) -> Result<prune::Pruned> {
         is_blamed && !derived.contains(id)
     });
     let pruned = prune::run(forest, &damaged)?;
-    for id in damaged.into_iter().filter(|id| id.is_subvolume()) {
+    for id in damaged.into_iter().filter(|id| id.is_subvolume() || *id == TreeId::DATA_RELOC) {
         // The root directory is the first that is dropped.
         if forest.drop_point(id).is_some() {
             continue;
@@ -275,6 +275,8 @@ struct Wanted {
     system_chunks: bool,
     /// Root items may be lost whose trees are there.
     lost_roots: bool,
+    /// Something is wrong in the data relocation tree.
+    has_odd_relocation: bool,
 }
 
 impl Wanted {
@@ -314,6 +316,9 @@ impl Wanted {
         if self.damaged.contains(&TreeId::UUID) {
             self.uuids = true;
         }
+        // It is made anew, not repaired.
+        self.has_odd_relocation |= self.damaged.remove(&TreeId::DATA_RELOC);
+        self.has_odd_relocation |= self.trees.remove(&TreeId::DATA_RELOC).is_some();
     }
 
     fn add_of_tree(&mut self, finding: &Finding) {

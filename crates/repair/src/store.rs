@@ -142,14 +142,14 @@ impl Store {
         self.made.borrow().keys().map(|at| Logical(*at)).collect()
     }
 
-    /// Writes every block of this repair, sealed.
-    pub fn write_out(&self) -> Result<()> {
+    /// Writes every block of this repair, sealed. The rows with parity that begin at `rows` have been repaired.
+    pub fn write_out(&self, rows: &[Logical]) -> Result<()> {
         let mut made: Vec<Arc<Node>> = self.made.borrow().values().cloned().collect();
         made.sort_by_key(|node| node.at());
         let mut bytes = vec![0; self.identity.nodesize as usize];
         for node in made {
             node.seal_into(&mut bytes, &self.identity)?;
-            self.volume.write(node.at(), &bytes)?;
+            self.volume.write_again(node.at(), &bytes, rows)?;
         }
         Ok(())
     }

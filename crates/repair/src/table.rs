@@ -68,7 +68,8 @@ repairs! {
     "root-doubled", Roots, Automatic, "the newest one with a good block stays", "the other version";
     "root-offset", Roots, Automatic, "put under offset 0", "";
     "system-chunk", Chunks, Automatic, "superblock and chunk tree get the chunk through which the tree was read", "";
-    "chunk", Chunks, WhereCertain, "taken from the device extents, if one stripe is wrong or all are alike", "";
+    "chunk", Chunks, WhereCertain,
+        "taken from its device extents and its block group, if one stripe is wrong or all are alike", "";
     "device-extent-missing", Chunks, Automatic,
         "made from the chunks; a chunk is taken from its device extents, if more of what it holds fits its checksums \
         where they say", "";

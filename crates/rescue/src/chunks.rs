@@ -120,6 +120,11 @@ impl Knowledge {
         self.candidates.iter().map(|one| one.chunk.clone()).collect()
     }
 
+    /// Gives the chunk that begins at `from` another beginning.
+    pub(crate) fn move_chunk(&mut self, from: Logical, to: Logical) {
+        self.candidates.iter_mut().filter(|one| one.chunk.start == from).for_each(|one| one.chunk.start = to);
+    }
+
     /// The newest item of each device that any leaf has.
     pub fn device_items(&self) -> impl Iterator<Item = &DevItem> {
         self.devices.values().map(|(_, item)| item)
@@ -130,11 +135,19 @@ impl Knowledge {
     pub fn choose(&self, limits: &ChunkLimits, index: Option<&Index>, numbers: &[Option<DeviceId>]) -> Chosen {
         let mut chosen = Chosen::default();
         let mut ordered: Vec<&Candidate> = self.candidates.iter().collect();
-        ordered.sort_by_key(|one| std::cmp::Reverse((one.generation, one.origin)));
-        for candidate in ordered {
+        // Of two of one leaf that overlap the shorter one is more likely to be right.
+        ordered.sort_by_key(|one| (std::cmp::Reverse((one.generation, one.origin)), one.chunk.length));
+        for candidate in &ordered {
             let start = candidate.chunk.start.0;
             if chosen.map.insert(candidate.chunk.clone()).is_ok() {
                 chosen.origins.push((start, candidate.origin));
+            }
+        }
+        // Its first part can be read all the same.
+        for candidate in ordered.into_iter().filter(|one| one.origin == Origin::ChunkTree) {
+            let shortened = shortened(&candidate.chunk, &chosen.map);
+            if shortened.is_some_and(|chunk| chosen.map.insert(chunk).is_ok()) {
+                chosen.origins.push((candidate.chunk.start.0, candidate.origin));
             }
         }
         for (start, extents) in self.extents_by_chunk() {
@@ -226,6 +239,14 @@ impl Knowledge {
         Layout::of(&chunk)?;
         Ok(chunk)
     }
+}
+
+/// The part of a chunk up to where another one begins; `None` where its beginning is another one's.
+fn shortened(chunk: &Chunk, map: &ChunkMap) -> Option<Chunk> {
+    let next = map.iter().find(|other| chunk.start <= other.start)?.start.min(chunk.end());
+    let row = STRIPE_LEN * chunk.profile().data_stripes(chunk.stripes.len()) as u64;
+    let length = (next.0 - chunk.start.0) / row * row;
+    (map.get(chunk.start).is_none() && length > 0).then(|| Chunk { length, ..chunk.clone() })
 }
 
 fn newer<K: Ord, V>(map: &mut BTreeMap<K, (u64, V)>, key: K, generation: u64, value: V) {

@@ -18,6 +18,8 @@ use crate::{Result, error};
 use butterfs_device::{BlockDevice, ReadOnlyDevice};
 use butterfs_ondisk::chunk::{Chunk, ChunkLimits};
 use butterfs_ondisk::features::{compat_ro, describe, incompat};
+use butterfs_ondisk::header::Header;
+use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::items::{DevExtent, DevItem, ExtentItem, InlineRef, TreeBlockInfo, extent_flags};
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{ChecksumKind, DeviceId, Key, KeyType, Logical, TreeId};
@@ -353,6 +355,7 @@ impl Wreck {
         } else if let [None] = items[..] {
             items[0] = knowledge.device_items().next().copied();
         }
+        self.move_starts(&mut knowledge, &limits, &items);
         // A chunk that lost its item is still known from its device extents.
         let is_complete = is_whole == Some(true) && self.has_all_device_extents();
         if !is_complete {
@@ -362,9 +365,9 @@ impl Wreck {
         }
         self.use_chunks(&knowledge, &limits, &items);
         self.prove_by_checksums(&knowledge, &limits);
-        self.move_stripes();
         self.found_items = knowledge.device_items().copied().collect();
         self.items = items;
+        self.move_stripes();
         self.note_missing_seeds();
         self.cache.clear();
         let guessed = self.chosen.origins.iter().filter(|(_, origin)| *origin == Origin::DeviceExtents).count();
@@ -389,19 +392,52 @@ impl Wreck {
         self.volume.set_chunk_map(self.chosen.map.clone());
     }
 
+    /// Moves chunks of trees to where their tree blocks say, if the root tree can be read only then.
+    fn move_starts(&mut self, knowledge: &mut Knowledge, limits: &ChunkLimits, items: &[Option<DevItem>]) {
+        let (at, level, generation) = self.superblock.tree_root();
+        let root = Expect::root(TreeId::ROOT, at, Some(level.0), Some(generation.0));
+        self.cache.clear();
+        if self.block(&root).is_some() {
+            return;
+        }
+        let of_trees = |chunk: &Chunk| chunk.kind & bits::METADATA != 0;
+        for chunk in knowledge.chunks().into_iter().filter(of_trees) {
+            let mut bytes = vec![0; self.nodesize()];
+            let start = butterfs_volume::claimed_start(&chunk, self.nodesize() as u64, &mut |device, physical| {
+                self.volume.read_device(device, physical, &mut bytes).ok()?;
+                let at = Logical(Header::read_from_prefix(&bytes).ok()?.0.bytenr.get());
+                self.is_block_of(at, &bytes).then_some(at)
+            });
+            let Some(start) = start.filter(|start| *start != chunk.start) else { continue };
+            knowledge.move_chunk(chunk.start, start);
+            self.use_chunks(knowledge, limits, items);
+            self.cache.clear();
+            if self.block(&root).is_some() {
+                self.notes.push(format!(
+                    "chunk {}: its tree blocks say that it begins at {}; 'butterfs rescue chunk-recover' repairs the \
+                     chunk's item",
+                    chunk.start.0, start.0
+                ));
+                return;
+            }
+            knowledge.move_chunk(start, chunk.start);
+            self.use_chunks(knowledge, limits, items);
+            self.cache.clear();
+        }
+    }
+
     /// Believes the device tree about places of stripes where what lies there fits its checksums, and what lies at the
     /// place that the chunk's item names does not.
     fn move_stripes(&mut self) {
-        let roots = self.roots_of_last_commit();
-        let Some(root) = roots.trees.get(&TreeId::DEV) else { return };
-        let moved = crate::stripes::moved(self, Tree::new(self, root.root));
+        let moved = crate::stripes::moved(self, &self.roots_of_last_commit());
         if moved.is_empty() {
             return;
         }
-        let is_same = |chunk: &Chunk| !moved.iter().any(|(other, _)| other.start == chunk.start);
+        let is_same = |chunk: &Chunk| !moved.iter().any(|moved| moved.from == chunk.start);
         let kept: Vec<Chunk> = self.chosen.map.iter().filter(|chunk| is_same(chunk)).cloned().collect();
         self.chosen.map = ChunkMap::default();
-        let (chunks, notes): (Vec<Chunk>, Vec<String>) = moved.into_iter().unzip();
+        let (chunks, notes): (Vec<Chunk>, Vec<String>) =
+            moved.into_iter().map(|moved| (moved.chunk, moved.sentence)).unzip();
         for chunk in kept.into_iter().chain(chunks) {
             let start = chunk.start;
             if self.chosen.map.insert(chunk).is_err() {

@@ -158,6 +158,20 @@ impl<'a> Layout<'a> {
         self.chunk.start.plus((row * self.columns + column as u64) * STRIPE_LEN + inside)
     }
 
+    /// How far behind the start of the chunk a byte of a stripe is; `None` in parity.
+    pub fn offset_on(&self, stripe: usize, depth: u64) -> Option<u64> {
+        if !self.is_striped {
+            return Some(depth);
+        }
+        let (row, inside) = (depth / STRIPE_LEN, depth % STRIPE_LEN);
+        let column = match self.profile.bit {
+            bits::RAID0 => stripe,
+            bits::RAID10 => stripe / 2,
+            _ => self.element_on(row, stripe),
+        };
+        (column < self.columns()).then(|| (row * self.columns + column as u64) * STRIPE_LEN + inside)
+    }
+
     /// Bytes of data in a row, where rows are as long as elements.
     pub fn row_len(&self) -> u64 {
         self.columns * STRIPE_LEN

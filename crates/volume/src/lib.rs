@@ -54,6 +54,7 @@ mod twin_rows;
 mod twins;
 mod volume;
 mod windows;
+mod witnesses;
 
 pub use assembly::{OpenNotes, SPLIT_HINT};
 pub use chunk_map::{ChunkMap, ChunkMapError};
@@ -70,5 +71,6 @@ pub use staleness::Bug;
 pub use twin_rows::BadRow;
 pub use twins::Target;
 pub use volume::{MIRROR_TURN, Report, Volume};
+pub use witnesses::{Kind, Place, Witnesses, claimed_start, lenient_chunk};
 
 pub use butterfs_ondisk::chunk::{Chunk, ChunkStripe};

@@ -1,5 +1,6 @@
 //! Every finding of the checker's table, planted, repaired, and taken back.
 
+mod chunk_items;
 mod crowded;
 mod file_extents;
 mod half_deleted;
@@ -8,9 +9,11 @@ mod kernel;
 mod keys;
 mod lost_leaves;
 mod misnamed;
+mod parity;
 mod parted;
 #[path = "../../../check/tests/planted/plants.rs"]
 mod plants;
+mod relocation_tree;
 #[path = "../../../check/tests/support/mod.rs"]
 mod support;
 mod symlinks;

@@ -1,7 +1,7 @@
 //! Single wrong bits in blocks whose checksums are right: what several items say outvotes the one that is wrong, and it
 //! is named.
 
-use crate::opened::plain;
+use crate::opened::{plain, scanned};
 use crate::saved::Hashing;
 use crate::trust::{Bed, CALLER, found, restore};
 use butterfs_device::{BlockDevice, MemoryDevice};
@@ -14,6 +14,7 @@ use butterfs_rescue::data::Grade;
 use butterfs_rescue::patch::chunk_tree;
 use butterfs_rescue::restore::Summary;
 use butterfs_testkit::editor::{Editor, Item, ItemPosition};
+use butterfs_testkit::scratch::Scratch;
 use std::sync::Arc;
 
 /// Flips one bit in the key of an item; its leaf may be out of order afterwards.
@@ -233,6 +234,38 @@ fn a_wrong_stripe_follows_from_the_device_tree() {
         assert!(wreck.notes.is_empty(), "{bit}: {:?}", wreck.notes);
         let (sink, summary) = restore(&wreck);
         assert!(summary.complete && sink.paths == sound.paths, "{bit}: {summary:?}");
+    }
+}
+
+/// One wrong field of a chunk's item: device extents, block group and tree blocks say what it was, with a scan too.
+#[test]
+fn a_wrong_field_of_a_chunk_follows_from_its_witnesses() {
+    let bed = Bed::new();
+    let sound = restore(&bed.wreck()).0;
+    let scratch = Scratch::new("chunk-fields");
+    let (data, trees) = (1, 4);
+    // Length, device, place, and the offset of the key.
+    let payload = [(data, 3, 1), (data, 48, 2), (trees, 4, 1), (trees, 3, 1), (trees, 48, 2), (trees, 58, 1)];
+    let fields = payload.map(|(kind, byte, mask)| (kind, Some(byte), mask)).into_iter();
+    for (kind, byte, mask) in fields.chain([(data, None, 1), (trees, None, 1)]) {
+        let (editor, copy) = Editor::of_copy(&bed.device);
+        let is_it = |item: Item<'_>| item.is(KeyType::CHUNK_ITEM) && item.data()[24] & kind != 0;
+        let position = editor.find(TreeId::CHUNK, is_it);
+        match byte {
+            Some(byte) => editor.edit(position.leaf, |leaf| leaf.item_mut(position.slot)[byte] ^= mask),
+            None => editor.set_key(position, |key| Key { offset: key.offset ^ 1 << 16, ..key }),
+        }
+        let devices: Vec<Arc<dyn BlockDevice>> = vec![copy];
+        let (sink, _) = restore(&plain(&devices).unwrap());
+        assert!(sink.paths == sound.paths, "{kind} {byte:?}");
+        let wreck = scanned(&devices, &scratch).unwrap();
+        let plan = chunk_tree::plan(&wreck).unwrap();
+        assert!(!plan.is_sound && plan.lost.is_empty(), "{kind} {byte:?}: {plan:?}");
+        chunk_tree::apply(&plan, &wreck, &devices).unwrap();
+        let wreck = plain(&devices).unwrap();
+        assert!(wreck.notes.is_empty(), "{kind} {byte:?}: {:?}", wreck.notes);
+        let (sink, summary) = restore(&wreck);
+        assert!(summary.complete && sink.paths == sound.paths, "{kind} {byte:?}: {summary:?}");
     }
 }
 
