@@ -103,7 +103,7 @@ fn an_image_is_scrubbed_and_repaired_and_says_how() {
     assert!(err(&lost).ends_with("ERROR: there are uncorrectable errors\n"), "{}", err(&lost));
     // The errors of both runs that could write are counted, as the next mount tells.
     let counted = butterfs_ok(&["device", "stats", text(&image)]);
-    assert!(counted.contains(".corruption_errs   3\n"), "{counted}");
+    assert!(counted.contains(".corruption_errs  3\n"), "{counted}");
     let again = scrub(&state, &["start", "-B", "--errors-of", "LAST", text(&image)]);
     assert_eq!(code(&again), 3);
     assert!(out(&again).contains("Uncorrectable:  2\n"), "{}", out(&again));

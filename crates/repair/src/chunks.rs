@@ -173,8 +173,8 @@ fn is_device_item(key: Key, data: &[u8]) -> bool {
     DevItem::read_from_bytes(data).is_ok_and(|item| of_key(&item) && item.bytes_used.get() <= item.total_bytes.get())
 }
 
-/// What other structures say about chunks. They are read through the chunks of the items; where they cannot be read,
-/// chunks of trees may begin elsewhere, and are moved to where their tree blocks say.
+/// The statements of other structures about chunks. They are read through the chunks of the items; where they cannot be
+/// read, chunks of trees may begin elsewhere, and are moved to where their tree blocks say.
 fn witnesses(store: &Store, sb: &Superblock, system: &[Chunk], items: &mut [Item]) -> Witnesses {
     set_map(&store.volume, readable(&store.volume, system, items));
     let (mut best, is_complete) = said(store, sb, items);

@@ -16,6 +16,7 @@ use butterfs_ondisk::items::{FileExtent, compression, file_extent_type};
 use butterfs_ondisk::packing::{LARGEST, Packing};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::iter;
 use std::ops::Range;
 use zerocopy::FromBytes;
 
@@ -153,7 +154,7 @@ fn lie(forest: &Forest, lost: Lost, kinds: &Kinds) -> Result<Laid> {
     let is_whole = matches!(&summed[..], [all] if *all == (0..lost.length));
     let packed = if is_whole { packed(forest, &lost, kinds)? } else { None };
     Ok(match packed {
-        Some((mark, unpacked)) => Laid { lost, mark, unpacked, summed: vec![0..unpacked] },
+        Some((mark, unpacked)) => Laid { lost, mark, unpacked, summed: iter::once(0..unpacked).collect() },
         None => Laid { lost, mark: compression::NONE, unpacked: lost.length, summed },
     })
 }

@@ -149,7 +149,7 @@ pub struct Damage<'a> {
     pub plant: Box<dyn Fn(&Editor) -> String + 'a>,
 }
 
-/// One repair of this many is judged by the kernel, and taken back.
+/// One repair of this many is checked by the kernel, and taken back.
 const JUDGED: usize = 60;
 
 /// Settles every damage of an image.

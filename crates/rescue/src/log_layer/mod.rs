@@ -1,7 +1,7 @@
 //! The log laid over the trees of the last commit, for reading: the second way, where the log cannot be replayed.
 //!
 //! ```text
-//! log of a subvolume ─► its items, as many as can be read ─► a layer: items in place of the subvolume's, or beside them
+//! log of a subvolume ─► its items, as far as they can be read ─► a layer over the subvolume: in place of items, or new
 //! checksums in the logs ─► a layer over the checksum tree
 //! ```
 //!
