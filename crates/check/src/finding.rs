@@ -146,6 +146,12 @@ findings! {
     /// A root item under a key by which nobody looks for it.
     RootOffset { tree: Tree, stored: u64 } "root-offset", Error, true,
         "the key of the root item of tree {tree} ends in {stored}, not in 0";
+    /// A subvolume of which the root directory has another number than that of all others: the kernel does not enter it.
+    RootDirectory { tree: Tree, stored: u64 } "root-directory", Error, true,
+        "the root item of tree {tree} says that {stored} is the root directory, which is 256";
+    /// An item of a type that does not exist: a damaged key, or one of a later format.
+    ItemUnknown { tree: Tree, key: Key } "item-unknown", Warning, true,
+        "tree {tree}: item {key} is of a type that is not known";
     /// A system chunk that is not in the chunk tree.
     SystemChunk { chunk: Logical } "system-chunk", Error, true,
         "the system chunk {chunk} of the superblock is not as the chunk tree has it";

@@ -232,6 +232,7 @@ impl LeafPass<'_, '_> {
                 self.current.iter_mut().for_each(|inode| inode.item = item);
             }
             KeyType::EXTENT_DATA => self.extent(key, data),
+            kind if kind.is_unknown() => self.report(|tree| Finding::ItemUnknown { tree, key }),
             _ => self.names(key, data),
         }
     }

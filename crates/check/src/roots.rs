@@ -111,6 +111,9 @@ pub(crate) fn read(session: &Session<'_>) -> Roots {
             if id != TreeId::TREE_RELOC && !seen.insert(id) {
                 return session.report(Finding::RootDoubled { tree: Tree(id) });
             }
+            if id.is_subvolume() && item.root_dirid.get() != Ino::ROOT_DIR.get() {
+                session.report(Finding::RootDirectory { tree: Tree(id), stored: item.root_dirid.get() });
+            }
             roots.trees.push(Root { id, item });
         }
         KeyType::ROOT_REF => {
@@ -127,6 +130,7 @@ pub(crate) fn read(session: &Session<'_>) -> Roots {
         KeyType::ORPHAN_ITEM if key.objectid == objectid::ORPHAN => {
             roots.orphans.insert(key.offset);
         }
+        kind if kind.is_unknown() => session.report(Finding::ItemUnknown { tree: Tree(TreeId::ROOT), key }),
         _ => {}
     });
     roots.complete = complete;

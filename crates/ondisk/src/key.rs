@@ -104,6 +104,13 @@ macro_rules! key_types {
     };
 }
 
+impl KeyType {
+    /// Whether no item that is known has this type. Headers of free space caches have type 0.
+    pub const fn is_unknown(self) -> bool {
+        self.0 != 0 && self.name().is_none()
+    }
+}
+
 key_types! {
     /// Inode.
     INODE_ITEM = 1, "INODE_ITEM";

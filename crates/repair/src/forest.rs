@@ -55,6 +55,8 @@ pub(crate) struct Forest {
     pub trees: BTreeMap<TreeId, Root>,
     /// Root items that stand beside another one of the same tree.
     pub doubled: Vec<(Key, RootItem)>,
+    /// Root items under a type that does not exist.
+    pub strays: Vec<Key>,
     /// Trees of a balance.
     pub relocations: Vec<Root>,
     /// Every block of the root tree could be read.
@@ -79,8 +81,8 @@ impl Forest {
     pub fn open(store: Store, sb: Superblock, now: i64) -> Forest {
         let root = root_ptr(TreeId::ROOT, sb.root.get(), sb.generation.get(), sb.root_level);
         let chunk = root_ptr(TreeId::CHUNK, sb.chunk_root.get(), sb.chunk_root_generation.get(), sb.chunk_root_level);
-        let (trees, doubled, relocations, actions) = Default::default();
-        Forest { store, sb, root, chunk, trees, doubled, relocations, complete: true, now, actions }
+        let (trees, doubled, strays, relocations, actions) = Default::default();
+        Forest { store, sb, root, chunk, trees, doubled, strays, relocations, complete: true, now, actions }
     }
 
     /// Notes something that was done.
@@ -96,9 +98,15 @@ impl Forest {
     /// Reads the root items.
     pub fn read_roots(&mut self) {
         let (mut trees, mut doubled, mut relocations) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let mut strays = Vec::new();
         self.complete = walk::items(&self.store, &self.root, &mut |key, data| {
-            let Some(item) = RootItem::parse(data).filter(|_| key.kind == KeyType::ROOT_ITEM) else { return };
+            let is_stray = key.kind.is_unknown() && data.len() == size_of::<RootItem>();
+            let is_root = key.kind == KeyType::ROOT_ITEM || is_stray;
+            let Some(item) = RootItem::parse(data).filter(|_| is_root) else { return };
             let id = TreeId(key.objectid);
+            if is_stray {
+                return strays.push((Key { kind: KeyType::ROOT_ITEM, ..key }, key, item));
+            }
             let root = Root { key, item, ptr: ptr_of(id, &item), changed: false };
             if id == TreeId::TREE_RELOC {
                 return relocations.push(root);
@@ -110,6 +118,14 @@ impl Forest {
             }
             trees.insert(id, root);
         });
+        self.strays = strays.iter().map(|(_, stored, _)| *stored).collect();
+        for (key, _, item) in strays {
+            let id = TreeId(key.objectid);
+            let root = Root { key, item, ptr: ptr_of(id, &item), changed: true };
+            if self.store.read(&root.ptr).is_ok() {
+                trees.entry(id).or_insert(root);
+            }
+        }
         (self.trees, self.doubled, self.relocations) = (trees, doubled, relocations);
     }
 

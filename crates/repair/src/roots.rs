@@ -5,7 +5,7 @@ use crate::forest::{Forest, Root, empty_root_item, root_ptr};
 use crate::trouble::Result;
 use butterfs_ondisk::features::compat_ro;
 use butterfs_ondisk::superblock::RootBackup;
-use butterfs_ondisk::{Key, KeyType, TreeId};
+use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use butterfs_tree::NodePtr;
 
 /// Removes what is too much: of several root items of a tree the one stays whose block is good and newest.
@@ -39,6 +39,37 @@ pub(crate) fn single(forest: &mut Forest) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Root items under a type that does not exist, which stop the kernel where it looks for the tree: they count where there
+/// is no other one, and go.
+pub(crate) fn strays(forest: &mut Forest) -> Result<()> {
+    for key in std::mem::take(&mut forest.strays) {
+        forest.remove(TreeId::ROOT, key)?;
+        let right = Key { kind: KeyType::ROOT_ITEM, ..key };
+        let is_used = forest.trees.get(&TreeId(key.objectid)).is_some_and(|root| root.key == right && root.changed);
+        match is_used {
+            true => forest.did(Pass::Roots, format!("gives the root item {key} its key {right}")),
+            false => {
+                let what = format!("removes the root item {key}, whose type does not exist");
+                forest.lose(Pass::Roots, what, "a version of the tree that another root item leads to, or none");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The number of the root directory, which is the same in all subvolumes.
+pub(crate) fn directories(forest: &mut Forest) {
+    let is_odd = |root: &&mut Root| root.id().is_subvolume() && root.item.root_dirid.get() != Ino::ROOT_DIR.get();
+    let mut odd = Vec::new();
+    for root in forest.trees.values_mut().filter(is_odd) {
+        (root.item.root_dirid, root.changed) = (Ino::ROOT_DIR.get().into(), true);
+        odd.push(root.id());
+    }
+    for tree in odd {
+        forest.did(Pass::Roots, format!("makes the root directory of tree {tree} the one with number 256"));
+    }
 }
 
 /// Finds the roots of trees that have no root item: in the backup roots of the last commit, or makes the tree anew.

@@ -92,6 +92,8 @@ fn run_with_room(
     rows::repair(&mut forest, findings, options.check.check_data)?;
     room::make(&mut forest, &mut chunk_tree.edits, room);
     superblocks(&mut forest, findings);
+    roots::strays(&mut forest)?;
+    roots::directories(&mut forest);
     wanted.add_hidden(&forest, findings);
     let pruned = blocks(&mut forest, &wanted)?;
     roots::single(&mut forest)?;
@@ -353,6 +355,9 @@ impl Wanted {
                 names.names.insert((directory.get(), *index, inode.get()));
             }
             ExtrefHash { tree, inode, .. } => drop(trees.entry(tree.0).or_default().names.hashes.insert(inode.get())),
+            ItemUnknown { tree, key } if tree.0.is_subvolume() => {
+                trees.entry(tree.0).or_default().inodes.insert(key.objectid);
+            }
             NameImpossible { tree, key, .. } => {
                 trees.entry(tree.0).or_default().names.impossible.insert(key.objectid);
             }

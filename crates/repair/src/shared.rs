@@ -66,7 +66,7 @@ fn place(finding: &mut Finding) -> Option<(&mut Tree, Ino)> {
         | SymlinkTarget { tree, inode, .. }
         | ChecksumMissing { tree, inode, .. }
         | ChecksumOdd { tree, inode, .. } => Some((tree, *inode)),
-        NameImpossible { tree, key, .. } => Some((tree, Ino(key.objectid))),
+        NameImpossible { tree, key, .. } | ItemUnknown { tree, key } => Some((tree, Ino(key.objectid))),
         _ => None,
     }
 }

@@ -67,6 +67,9 @@ repairs! {
         "of the checksum tree and the top level: their content, if no root is found";
     "root-doubled", Roots, Automatic, "the newest one with a good block stays", "the other version";
     "root-offset", Roots, Automatic, "put under offset 0", "";
+    "root-directory", Roots, Automatic, "made the number that all subvolumes have", "";
+    "item-unknown", Roots, WhereCertain,
+        "a root item and an item of an inode get the right type, if nothing else is possible", "";
     "system-chunk", Chunks, Automatic, "superblock and chunk tree get the chunk through which the tree was read", "";
     "chunk", Chunks, WhereCertain,
         "taken from its device extents and its block group, if one stripe is wrong or all are alike", "";

@@ -10,7 +10,7 @@ use butterfs_testkit::watchdog::Watchdog;
 use std::ops::Range;
 
 const SEEDS: Range<u64> = 1..121;
-const FAULTY_SEEDS: Range<u64> = 1..121;
+const FAULTY_SEEDS: Range<u64> = 81..201;
 const MEMBER_SEEDS: Range<u64> = 1..25;
 const SPLIT_SEEDS: Range<u64> = 1..41;
 const TOGETHER_SEEDS: Range<u64> = 1..26;

@@ -144,6 +144,18 @@ pub const PLANTS: &[Plant] = &[
             e.find(TreeId::ROOT, |item| item.is(KeyType::ROOT_ITEM) && item.key().objectid == TreeId::UUID.get());
         e.set_key(position, |key| Key { offset: 1, ..key });
     }),
+    ("root-directory", |e| {
+        let wanted = |item: Item<'_>| item.is(KeyType::ROOT_ITEM) && item.key().objectid == SUBVOLUME.get();
+        e.change(TreeId::ROOT, wanted, |root: &mut RootItem| root.root_dirid = 300.into());
+    }),
+    ("item-unknown", |e| {
+        let wanted = |item: Item<'_>| item.is_inner(KeyType::ROOT_ITEM) && item.key().objectid == SUBVOLUME.get();
+        e.set_key(e.find(TreeId::ROOT, wanted), |key| Key { kind: KeyType(133), ..key });
+    }),
+    ("item-unknown", |e| {
+        let position = e.find(SUBVOLUME, |item| item.is_inner(KeyType::XATTR_ITEM));
+        e.set_key(position, |key| Key { kind: KeyType(25), ..key });
+    }),
     ("root-ref-unpaired", |e| e.remove(TreeId::ROOT, kind(KeyType::ROOT_BACKREF))),
     ("root-dead-without-orphan", |e| {
         let wanted = |item: Item<'_>| item.is(KeyType::ROOT_ITEM) && item.key().objectid == SUBVOLUME.get();
