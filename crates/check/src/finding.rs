@@ -146,7 +146,7 @@ findings! {
     /// A root item under a key by which nobody looks for it.
     RootOffset { tree: Tree, stored: u64 } "root-offset", Error, true,
         "the key of the root item of tree {tree} ends in {stored}, not in 0";
-    /// A subvolume of which the root directory has another number than that of all others: the kernel does not enter it.
+    /// A subvolume whose root directory has another number than all others have: the kernel does not enter it.
     RootDirectory { tree: Tree, stored: u64 } "root-directory", Error, true,
         "the root item of tree {tree} says that {stored} is the root directory, which is 256";
     /// An item of a type that does not exist: a damaged key, or one of a later format.

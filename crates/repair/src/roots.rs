@@ -41,8 +41,8 @@ pub(crate) fn single(forest: &mut Forest) -> Result<()> {
     Ok(())
 }
 
-/// Root items under a type that does not exist, which stop the kernel where it looks for the tree: they count where there
-/// is no other one, and go.
+/// Root items under a type that does not exist, which stop the kernel where it looks for the tree: they count where
+/// there is no other one, and go.
 pub(crate) fn strays(forest: &mut Forest) -> Result<()> {
     for key in std::mem::take(&mut forest.strays) {
         forest.remove(TreeId::ROOT, key)?;
