@@ -218,7 +218,7 @@ fn readable(volume: &Volume, system: &[Chunk], items: &[Item]) -> Vec<Chunk> {
     chunks
 }
 
-/// Where a chunk begins by the addresses of the tree blocks on it.
+/// The start of a chunk, as the headers of the tree blocks on it say.
 fn claimed(store: &Store, chunk: &Chunk) -> Option<Logical> {
     let devices = store.volume.present_devices();
     let mut bytes = vec![0; store.nodesize() as usize];

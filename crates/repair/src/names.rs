@@ -99,8 +99,8 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, doubts: &Doubts) -> Resu
 }
 
 /// The entries of a tree that lead to one of the inodes and lack one of their witnesses: directory, name and inode.
-/// Where a part of the tree cannot be read, no check has compared entries with links, and a link that is lost is known
-/// by them alone.
+/// The check does not compare entries with links in a tree that it cannot read whole; there only the entries tell of a
+/// link that is lost.
 fn leading_to(forest: &Forest, tree: TreeId, inodes: &BTreeSet<u64>) -> Result<BTreeSet<(u64, Vec<u8>, u64)>> {
     let mut found: BTreeMap<_, BTreeSet<KeyType>> = BTreeMap::new();
     if inodes.is_empty() {

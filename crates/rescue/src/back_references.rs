@@ -237,7 +237,7 @@ mod tests {
     use butterfs_testkit::editor::Editor;
     use std::sync::Arc;
 
-    /// Where there are too many references, those of inodes whose leaf is lost are kept.
+    /// Of too many references those of inodes whose leaf is lost are kept.
     #[test]
     fn lost_inodes_come_first() {
         let device = Arc::new(MemoryDevice::new(256 << 20));

@@ -202,7 +202,7 @@ fn vote(
     }
 }
 
-/// Where the copies of a range lie that is in one element.
+/// The places of the copies of a range that lies in one element.
 fn copies(chunk: &Chunk, at: Logical, len: usize) -> Vec<(DeviceId, Physical)> {
     let Ok(layout) = Layout::of(chunk) else { return Vec::new() };
     if at < chunk.start || chunk.end().0 < at.0.saturating_add(len as u64) {

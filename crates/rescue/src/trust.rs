@@ -38,9 +38,9 @@ pub struct Doubts {
     pub is_by_back_reference: bool,
     /// Its list of extents is lost, or a part of it: the extents are those that the extent tree has for it.
     pub is_list_lost: bool,
-    /// Of such extents some overlap, and nothing tells which one is newer.
+    /// Some of the extents that fill the list overlap, and nothing tells which one is newer.
     pub is_order_unknown: bool,
-    /// Such extents have no checksums: they may be preallocated space.
+    /// The extents that fill the list have no checksums: nothing may ever have been written into them.
     pub may_be_unwritten: bool,
 }
 

@@ -124,7 +124,7 @@ fn strike(sound: &Disks, damaged: &Disks, content: &[u8]) {
     assert_eq!(struck, 4, "the file lies on both devices");
 }
 
-/// Where two elements of a row are bad nothing rebuilds them: all other rows are repaired, and the plan names this one.
+/// A row with two bad elements cannot be rebuilt: the plan names it, and repairs all other rows.
 #[test]
 fn a_row_that_is_lost_stops_no_other_one() {
     if !support::kernel("raid5-lost") {
