@@ -222,17 +222,20 @@ impl Pruner<'_> {
                 }
                 None => self.node(ptr, &node, upper, from)?,
             },
-            Err(trouble) => match (self.with_recorded_generation(ptr), headers::put_right(self.forest, ptr, upper)) {
-                (Some((ptr, node)), _) => match self.node(&ptr, &node, upper, from)? {
-                    Outcome::Same => Outcome::OfGeneration(ptr.generation),
-                    changed => changed,
-                },
-                (None, Some((node, field))) => self.with_header(ptr, &Arc::new(node), field, (upper, from))?,
-                (None, None) => match self.led_astray(ptr, upper) {
-                    Some(right) => self.elsewhere(ptr, &right, upper, from)?,
-                    None => self.replace(ptr, upper, from, &trouble.to_string())?,
-                },
-            },
+            Err(trouble) => {
+                if let Some((ptr, node)) = self.with_recorded_generation(ptr) {
+                    match self.node(&ptr, &node, upper, from)? {
+                        Outcome::Same => Outcome::OfGeneration(ptr.generation),
+                        changed => changed,
+                    }
+                } else if let Some((node, field)) = headers::put_right(self.forest, ptr, upper) {
+                    self.with_header(ptr, &Arc::new(node), field, (upper, from))?
+                } else if let Some(right) = self.led_astray(ptr, upper) {
+                    self.elsewhere(ptr, &right, upper, from)?
+                } else {
+                    self.replace(ptr, upper, from, &trouble.to_string())?
+                }
+            }
         };
         if from.is_none() {
             self.known.insert(id, outcome);
